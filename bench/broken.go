@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,10 +28,8 @@ type brokenOptions struct {
 const (
 	// avoidFor is Signalbox's nodes.avoidFor.
 	avoidFor = "1h"
-	// readyAfter is how long a pod takes to run, in which a broken node rejects it.
-	readyAfter = "5s"
-	// slow is the runtime of pods that take so long.
-	slow = "slow"
+	// unsimulated is the runtime of pods that nobody but the benchmark starts or rejects.
+	unsimulated = "unsimulated"
 	// A TrainJob has work for a minute to two, in one pod.
 	leastBrief, moreBrief = time.Minute, time.Minute
 	// mostGoal is how many tries a TrainJob may lose that meets a broken node.
@@ -46,7 +45,7 @@ func broken(ctx context.Context, o brokenOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := g.apply(ctx, runtimeFor(slow, "24h, sim.signalbox.dev/ready-after: "+readyAfter)); err != nil {
+	if err := g.apply(ctx, runtimeFor(unsimulated, "24h, sim.signalbox.dev/ready-after: never")); err != nil {
 		return err
 	}
 	if o.profile == "bundled" {
@@ -55,16 +54,16 @@ func broken(ctx context.Context, o brokenOptions) error {
 		}
 	}
 	p := newTrainings()
-	p.broken = sets.New[string]()
+	p.kubelets = kubelets{broken: sets.New[string](), bound: sets.New[types.UID]()}
 	for _, i := range rand.New(rand.NewPCG(o.seed, 1)).Perm(o.nodes)[:o.broken] {
 		p.broken.Insert(nodeOf("a100", i))
 	}
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "Broken nodes", Columns: []string{"bundled", "builtin"}, Column: o.profile,
 		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d "+
-			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError) within %s; the quota is that of all (seed %d). A "+
-			"lost try is a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
-			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, readyAfter, o.seed, avoidFor),
+			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError); the quota is that of all (seed %d). A lost try is a "+
+			"pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
+			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, o.seed, avoidFor),
 	})
 	if err != nil {
 		return err
@@ -75,7 +74,7 @@ func broken(ctx context.Context, o brokenOptions) error {
 		one := shortWork(dice)
 		one.work = leastBrief + one.work%moreBrief
 		return one
-	}, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = slow }); err != nil {
+	}, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = unsimulated }); err != nil {
 		return err
 	}
 	limited, stop := context.WithTimeout(ctx, o.over)
@@ -90,6 +89,15 @@ func broken(ctx context.Context, o brokenOptions) error {
 	return t.write(ctx)
 }
 
+// kubelets are those that the benchmark simulates, if broken isn't nil.
+type kubelets struct {
+	// broken are the nodes that reject pods.
+	broken sets.Set[string]
+	// bound are the pods that have had a node, and starting those of which no kubelet has said anything yet.
+	bound    sets.Set[types.UID]
+	starting []*corev1.Pod
+}
+
 // lostTries are what a TrainJob has lost to broken nodes.
 type lostTries struct {
 	tries sets.Set[types.UID] // the pods
@@ -97,16 +105,12 @@ type lostTries struct {
 	met, again time.Time
 }
 
-// reject counts a pod that is on a broken node, and reports whether the node has to reject it.
-func (l *lostTries) reject(pod *corev1.Pod, now time.Time) bool {
-	if l.tries.Has(pod.UID) || gone(pod) || !pod.DeletionTimestamp.IsZero() {
-		return false
-	}
+// lose counts a pod that is on a broken node.
+func (l *lostTries) lose(pod *corev1.Pod, now time.Time) {
 	if l.tries.Len() == 0 {
 		l.met = now
 	}
 	l.tries = l.tries.Union(sets.New(pod.UID))
-	return true
 }
 
 // ran notes that all pods run.
@@ -116,19 +120,54 @@ func (l *lostTries) ran(now time.Time) {
 	}
 }
 
-// writeRejections writes what the kubelets of broken nodes do.
-func (p *trainings) writeRejections(ctx context.Context, c client.Client) (err error) {
+// bind notes a pod that waits for the kubelet of its node, which is lost if that is broken. A pod that is bound is seen
+// as often as its status changes; it is noted once.
+func (p *trainings) bind(one *training, pod *corev1.Pod, now time.Time) {
+	waits := pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp.IsZero()
+	if p.broken == nil || !waits || p.bound.Has(pod.UID) {
+		return
+	}
+	p.bound.Insert(pod.UID)
+	p.starting = append(p.starting, pod.DeepCopy())
+	if p.broken.Has(pod.Spec.NodeName) {
+		one.lose(pod, now)
+	}
+}
+
+// startPods writes what the kubelets of the nodes say of new pods, where the benchmark simulates them.
+func (p *trainings) startPods(ctx context.Context, c client.Client) (err error) {
 	p.mu.Lock()
-	pods := p.rejected
-	p.rejected = nil
+	pods := p.starting
+	p.starting = nil
 	p.mu.Unlock()
 	for _, pod := range pods {
-		err = errors.Join(err, writeStatus(ctx, c, pod, corev1.PodStatus{
+		status := corev1.PodStatus{
 			Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",
 			Message: "Allocate failed due to no healthy devices present",
-		}))
+		}
+		if !p.broken.Has(pod.Spec.NodeName) {
+			status = runningStatus(pod)
+		}
+		err = errors.Join(err, writeStatus(ctx, c, pod, status))
 	}
 	return err
+}
+
+// runningStatus is that of a pod whose containers run.
+func runningStatus(pod *corev1.Pod) corev1.PodStatus {
+	now := metav1.Now()
+	status := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now}
+	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady} {
+		status.Conditions = append(status.Conditions,
+			corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	for _, container := range pod.Spec.Containers {
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
+			Name: container.Name, Image: container.Image, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	return status
 }
 
 // addTries adds to the page what was lost to broken nodes.

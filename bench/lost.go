@@ -95,10 +95,11 @@ func lost(ctx context.Context, o trainOptions) error {
 	}
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "Work lost to preemptions", Columns: []string{"bundled", "builtin"}, Column: o.profile,
-		Says: fmt.Sprintf("%d TrainJobs with work of %s to %s and 1 to 8 GPUs share %d GPUs for %s (seed %d). Each saves its "+
-			"work every %s. An urgent one of %d GPUs comes every %s on average, runs for %s and preempts them. "+
-			"Signalbox's checkpointWithin is %s.", o.jobs, leastWork, leastWork+moreWork, lostGPUs, o.over, o.seed, savesEvery,
-			urgentGPUs, urgentEvery, urgentRuns, o.within),
+		Says: fmt.Sprintf("%d TrainJobs with work of %s to %s and 1 to 8 GPUs share %d GPUs for %s (seed %d). Each saves "+
+			"its work every %s. An urgent one of %d GPUs comes every %s on average, runs for %s and preempts them. "+
+			"Signalbox's checkpointWithin is %s.",
+			o.jobs, leastWork, leastWork+moreWork, lostGPUs, o.over, o.seed, savesEvery, urgentGPUs, urgentEvery, urgentRuns,
+			o.within),
 	})
 	if err != nil {
 		return err

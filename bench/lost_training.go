@@ -53,9 +53,7 @@ type trainings struct {
 	// heldLost is what is lost of the time of GPUs until the pods are gone, and leaving are those that aren't yet.
 	heldLost float64
 	leaving  map[types.UID]leaving
-	// broken are the nodes that reject pods, and rejected the pods of which that isn't written yet.
-	broken   sets.Set[string]
-	rejected []*corev1.Pod
+	kubelets
 }
 
 // spent is what became of the time of GPUs, in GPU seconds, and how often a process was stopped.
@@ -77,12 +75,11 @@ func (p *trainings) see(kind watch.EventType, pod *corev1.Pod, now time.Time) {
 	defer p.mu.Unlock()
 	one := p.all[pod.Labels[jobset.JobSetNameKey]]
 	runs := kind != watch.Deleted && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp.IsZero()
+	if one != nil {
+		p.bind(one, pod, now)
+	}
 	switch {
 	case one == nil || one.done:
-	case p.broken.Has(pod.Spec.NodeName):
-		if one.reject(pod, now) {
-			p.rejected = append(p.rejected, pod.DeepCopy())
-		}
 	case runs && !one.pods.Has(pod.UID):
 		one.pods = one.pods.Union(sets.New(pod.UID))
 		if one.pods.Len() == together(pod) {
@@ -182,7 +179,7 @@ func (p *trainings) run(ctx context.Context, c client.Client) error {
 				}
 			})
 		}
-		err := p.writeRejections(ctx, c)
+		err := p.startPods(ctx, c)
 		for _, name := range ended {
 			err = errors.Join(err, succeed(ctx, c, name))
 		}

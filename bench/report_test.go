@@ -251,20 +251,21 @@ func TestLostTries(t *testing.T) {
 	began := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	p := newTrainings()
 	p.all["train"] = &training{gpus: 2, work: time.Hour}
-	p.broken = sets.New("broken")
+	p.kubelets = kubelets{broken: sets.New("broken"), bound: sets.New[types.UID]()}
 	for i, pod := range []*corev1.Pod{
 		trainingPod("", "a", "1", corev1.PodPending), trainingPod("broken", "a", "1", corev1.PodPending),
-		trainingPod("broken", "a", "1", corev1.PodRunning), trainingPod("broken", "a", "1", corev1.PodFailed),
-		trainingPod("broken", "b", "1", corev1.PodFailed), trainingPod("broken", "c", "1", corev1.PodPending),
+		trainingPod("broken", "a", "1", corev1.PodPending), trainingPod("broken", "a", "1", corev1.PodFailed),
+		trainingPod("", "b", "1", corev1.PodPending), trainingPod("broken", "c", "1", corev1.PodPending),
 	} {
 		p.see(watch.Modified, pod, began.Add(time.Duration(i)*time.Second))
 	}
-	if lost, again := p.lostTries(); len(p.rejected) != 2 || !slices.Equal(lost, []int{2}) || len(again) > 0 {
-		t.Errorf("rejected %d, lost %v, ran again after %v", len(p.rejected), lost, again)
+	if lost, again := p.lostTries(); len(p.starting) != 2 || !slices.Equal(lost, []int{2}) || len(again) > 0 {
+		t.Errorf("%d start, lost %v, ran again after %v", len(p.starting), lost, again)
 	}
+	p.see(watch.Modified, trainingPod("sound", "d", "1", corev1.PodPending), began.Add(30*time.Second))
 	p.see(watch.Modified, trainingPod("sound", "d", "1", corev1.PodRunning), began.Add(time.Minute))
-	if _, again := p.lostTries(); !slices.Equal(again, []float64{59}) || p.spent.Stops != 0 {
-		t.Errorf("ran again after %v, %d stops", again, p.spent.Stops)
+	if _, again := p.lostTries(); !slices.Equal(again, []float64{59}) || p.spent.Stops != 0 || len(p.starting) != 3 {
+		t.Errorf("ran again after %v, %d stops, %d started", again, p.spent.Stops, len(p.starting))
 	}
 }
 
