@@ -61,8 +61,8 @@ func broken(ctx context.Context, o brokenOptions) error {
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "Broken nodes", Columns: []string{"bundled", "builtin"}, Column: o.profile,
 		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d "+
-			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError); the quota is that of all (seed %d). A lost try is a "+
-			"pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
+			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError); the quota is that of all (seed %d). A lost try is "+
+			"a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
 			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, o.seed, avoidFor),
 	})
 	if err != nil {
