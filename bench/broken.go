@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -32,8 +31,8 @@ const (
 	unsimulated = "unsimulated"
 	// A TrainJob has work for a minute to two, in one pod.
 	leastBrief, moreBrief = time.Minute, time.Minute
-	// mostGoal is how many tries a TrainJob may lose that meets a broken node.
-	mostGoal = 2
+	// most lost tries of a TrainJob have a row of their own on the page. The goal is at most two.
+	most = 4
 )
 
 // broken measures how many tries TrainJobs lose to nodes that reject each pod.
@@ -174,25 +173,19 @@ func runningStatus(pod *corev1.Pod) corev1.PodStatus {
 func (t *trial) addTries(ctx context.Context, took time.Duration) error {
 	lost, again := t.trainings.lostTries()
 	p, sum := t.page, 0
-	counts := map[int]int{}
+	var counts [most + 2]int
 	for _, n := range lost {
 		sum += n
-		counts[n]++
+		counts[min(n, most+1)]++
 	}
 	p.add("TrainJobs that met a broken node", float64(len(lost)))
 	p.add("tries that these lost, all", float64(sum))
 	p.add("… mean", float64(sum)/float64(max(len(lost), 1)))
 	p.add("… the most", float64(slices.Max(append(lost, 0))))
-	most := mostGoal + 6
 	for n := 1; n <= most; n++ {
 		p.add(fmt.Sprintf("TrainJobs that lost %d", n), float64(counts[n]))
-		delete(counts, n)
 	}
-	more := 0
-	for n := range maps.Values(counts) {
-		more += n
-	}
-	p.add(fmt.Sprintf("TrainJobs that lost more than %d", most), float64(more))
+	p.add(fmt.Sprintf("TrainJobs that lost more than %d", most), float64(counts[most+1]))
 	p.addQuantiles("from the first that was lost until it ran", again)
 	p.add("TrainJobs that failed for good", float64(t.seen.takeFaults()[endedInFailure]))
 	p.add("TrainJobs that had not ended", float64(t.jobs-t.seen.countOf(trainee, finished)))
