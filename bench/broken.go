@@ -22,6 +22,9 @@ type brokenOptions struct {
 	trainOptions
 	// nodes are of one kind, and broken of them reject each pod.
 	nodes, broken int
+	// work is the least that a TrainJob has; the most is twice that. Where all run at once, the emptiest nodes are those
+	// that reject pods, which kube-scheduler prefers.
+	work time.Duration
 }
 
 const (
@@ -29,16 +32,15 @@ const (
 	avoidFor = "1h"
 	// unsimulated is the runtime of pods that nobody but the benchmark starts or rejects.
 	unsimulated = "unsimulated"
-	// A TrainJob has work for a minute to two, in one pod.
-	leastBrief, moreBrief = time.Minute, time.Minute
 	// most lost tries of a TrainJob have a row of their own on the page. The goal is at most two.
 	most = 4
 )
 
 // broken measures how many tries TrainJobs lose to nodes that reject each pod.
 func broken(ctx context.Context, o brokenOptions) error {
-	if o.broken < 0 || o.broken > o.nodes {
-		return fmt.Errorf("--broken is %d; it must be 0 to the %d of --nodes", o.broken, o.nodes)
+	if o.broken < 0 || o.broken > o.nodes || o.work <= 0 {
+		return fmt.Errorf("--broken is %d and --work %s; they must be 0 to the %d of --nodes, and more than 0",
+			o.broken, o.work, o.nodes)
 	}
 	g, err := o.ground(ctx, o.nodes, 8*o.nodes, urgentRuns)
 	if err != nil {
@@ -62,7 +64,7 @@ func broken(ctx context.Context, o brokenOptions) error {
 		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d "+
 			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError); the quota is that of all (seed %d). A lost try is "+
 			"a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
-			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, o.seed, avoidFor),
+			o.jobs, o.work, 2*o.work, o.nodes, o.broken, o.seed, avoidFor),
 	})
 	if err != nil {
 		return err
@@ -71,7 +73,7 @@ func broken(ctx context.Context, o brokenOptions) error {
 	began := time.Now()
 	if err := t.train(ctx, func(dice *rand.Rand) *training {
 		one := shortWork(dice)
-		one.work = leastBrief + one.work%moreBrief
+		one.work = o.work + one.work%o.work
 		return one
 	}, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = unsimulated }); err != nil {
 		return err

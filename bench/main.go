@@ -219,6 +219,7 @@ func brokenCommand() *cobra.Command {
 		func(ctx context.Context) error { return broken(ctx, o) })
 	c.Flags().IntVar(&o.nodes, "nodes", 200, "nodes")
 	c.Flags().IntVar(&o.broken, "broken", 5, "nodes that reject each pod")
+	c.Flags().DurationVar(&o.work, "work", leastWork, "the least work of a TrainJob; the most is twice that")
 	return c
 }
 
