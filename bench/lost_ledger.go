@@ -47,7 +47,7 @@ func (t *trial) settleLedger(ctx context.Context) error {
 	p.add(ledger+"idle", sum.idle)
 	p.add(ledger+"unknown", sum.unknown)
 	p.add(ledger+"more than by the pods, % of useful, lost and unknown",
-		100*((sum.useful+sum.lost+sum.unknown)/(useful+lost)-1))
+		100*((sum.useful+sum.lost+sum.unknown)/max(useful+lost, 1)-1))
 	return nil
 }
 
