@@ -136,6 +136,7 @@ func (g *ground) addNode(
 		corev1.ResourcePods: resource.MustParse(pods),
 		gpu:                 resource.MustParse("8"),
 	}
+	labels[corev1.LabelHostname] = name // as kubelets do
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels,
 			Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}, // which KWOK looks for beside real nodes
@@ -148,9 +149,12 @@ func (g *ground) addNode(
 	return nil
 }
 
-// apply creates what a manifest has, and more, and waits until the ClusterQueues among it are active.
+// apply creates what a manifest has, if anything, and more, and waits until the ClusterQueues among it are active.
 func (g *ground) apply(ctx context.Context, manifest string, more ...client.Object) error {
 	for _, text := range strings.Split(manifest, "\n---\n") {
+		if text == "" {
+			continue
+		}
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
 			return err

@@ -58,17 +58,33 @@ func newLoadGround(ctx context.Context, dir string, q queues) (*ground, error) {
 	}
 	g.queues = q
 	for _, pool := range []string{"a100", "h100"} {
-		for i := range 8 {
-			taint := corev1.Taint{Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule}
-			name, labels := fmt.Sprintf("%s-%d", pool, i), map[string]string{"pool": pool}
-			if err := g.addNode(ctx, name, labels, "110", taint); err != nil {
-				return nil, err
-			}
+		if err := g.addPool(ctx, pool, 0, nodesOfPool); err != nil {
+			return nil, err
 		}
 	}
-	return g, g.apply(ctx, loadManifest+"\n---\n"+runtimeManifest+"\n---\n"+
-		strings.NewReplacer("name: torch,", "name: "+long+",", "run-for: 1s", "run-for: 24h").Replace(runtimeManifest),
-		q.objects()...)
+	return g, g.apply(ctx, loadManifest+"\n---\n"+runtimeManifest+"\n---\n"+runtimeFor(long, "24h"), q.objects()...)
+}
+
+// nodesOfPool is how many nodes there are of each kind of GPUs.
+const nodesOfPool = quotaOfFlavor / 8
+
+// addPool adds the nodes of a kind from one to before another.
+func (g *ground) addPool(ctx context.Context, pool string, from, to int) error {
+	for i := from; i < to; i++ {
+		taint := corev1.Taint{Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule}
+		if err := g.addNode(ctx, nodeOf(pool, i), map[string]string{"pool": pool}, "110", taint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodeOf(pool string, i int) string { return fmt.Sprintf("%s-%d", pool, i) }
+
+// runtimeFor returns the manifest of a runtime whose pods run for a time. What follows the time is further annotations.
+func runtimeFor(name, runFor string) string {
+	return strings.NewReplacer("name: torch,", "name: "+name+",", "run-for: 1s", "run-for: "+runFor).
+		Replace(runtimeManifest)
 }
 
 // loadJob returns a TrainJob of one pod of one GPU, in a LocalQueue.

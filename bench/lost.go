@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,25 +19,42 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// lostOptions are what is measured of work that preemptions cost, and where.
-type lostOptions struct {
+// trainOptions are what is measured of trainings, and where.
+type trainOptions struct {
 	// cluster is the folder of a control plane that was started with profile.
 	cluster, profile string
 	jobs             int
-	over             time.Duration
-	// seed decides how large each TrainJob is and when the urgent ones come: the same for all profiles.
+	// over is how long it is measured, at most.
+	over time.Duration
+	// seed decides how large each TrainJob is, and what happens to it: the same in each column of a page.
 	seed uint64
 	// within is Signalbox's preemption.checkpointWithin.
 	within time.Duration
-	out    string
+	// out is the file for what was measured.
+	out string
 }
 
-// What preempts, and what is preempted.
+func (o trainOptions) validate() error {
+	if o.jobs < 1 || o.over < time.Minute {
+		return fmt.Errorf("--jobs is %d and --for %s; they must be 1 and 1m, or more", o.jobs, o.over)
+	}
+	return nil
+}
+
+// What trainings are queued in, and what disturbs them.
 const (
-	lostQueue = "lost"
-	lostGPUs  = 32
+	trainQueue = "lost"
+	// urgent is the runtime, and the prefix of the names, of those that preempt.
+	urgent = "urgent"
+	// trainee is the prefix of the names of those that train.
+	trainee = "train"
 	// savesEvery is how often a process saves its work.
 	savesEvery = 20 * time.Second
+)
+
+// What preempts, and what is preempted, where that is measured.
+const (
+	lostGPUs = 32
 	// urgentEvery is how often, on average, an urgent TrainJob of urgentGPUs comes, which runs for urgentRuns.
 	urgentEvery = 30 * time.Second
 	urgentGPUs  = 8
@@ -49,199 +63,215 @@ const (
 	leastWork, moreWork = 3 * time.Minute, 4 * time.Minute
 )
 
-// lostRun is what preemptions cost in that time.
-type lostRun struct {
-	Machine string  `json:"machine"`
-	Profile string  `json:"profile"`
-	Jobs    int     `json:"jobs"`
-	Seconds float64 `json:"seconds"`
-	Seed    uint64  `json:"seed"`
-	Within  string  `json:"checkpointWithin,omitempty"`
-	spent
-	Urgent int `json:"urgent"`
-	// UrgentWaits are from the submission of an urgent TrainJob until its pod has a node, in seconds, sorted. Those that
-	// wait at the end have none.
-	UrgentWaits []float64 `json:"urgentWaitSeconds"`
-	// Findings are the number of findings of `signalbox audit`, by rule.
-	Findings map[string]int `json:"findings"`
-	// Ledger is what Signalbox has recorded; nil for others.
-	Ledger *ledgerSums `json:"ledger,omitempty"`
-}
-
-func (o lostOptions) validate() error {
-	if o.jobs < 1 || o.over < time.Minute {
-		return fmt.Errorf("--jobs is %d and --for %s; they must be 1 and 1m, or more", o.jobs, o.over)
-	}
-	return nil
+// trial is a measurement of trainings that goes on.
+type trial struct {
+	*waiters
+	trainOptions
+	trainings *trainings
+	page      *trainRun
+	audited   *auditor
+	dice      *rand.Rand
+	following errgroup.Group
+	stop      context.CancelFunc
+	urgents   int
 }
 
 // lost measures what becomes of the time of GPUs while urgent TrainJobs preempt others.
-func lost(ctx context.Context, o lostOptions) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
-	g, err := newLoadGround(ctx, o.cluster, 1)
+func lost(ctx context.Context, o trainOptions) error {
+	g, err := o.ground(ctx, nodesOfPool, lostGPUs, urgentRuns)
 	if err != nil {
 		return err
 	}
-	if err := g.addLostQueue(ctx); err != nil {
-		return err
-	}
-	saves := func(context.Context, string, time.Duration) error { return nil } // to its own storage alone
+	p := newTrainings()
 	if o.profile == "bundled" {
-		r, err := withCheckpoints(ctx, g, o.cluster, o.within)
+		r, err := withReports(ctx, g, o.cluster, sections{
+			"usage":      {"enabled": true, "teamLabel": teamLabel},
+			"preemption": {"checkpointWithin": o.within.String()},
+		})
 		if err != nil {
 			return err
 		}
-		saves = r.send
+		p.saves = r.send
 	}
-	say := teller(o.profile)
-	audited, err := g.runAudit(ctx, o.cluster, o.jobs, idle, say)
+	t, err := o.begin(ctx, g, p, &trainRun{
+		Title: "Work lost to preemptions", Columns: []string{"bundled", "builtin"}, Column: o.profile,
+		Says: fmt.Sprintf("%d TrainJobs with work of %s to %s and 1 to 8 GPUs share %d GPUs for %s (seed %d). Each saves "+
+			"its work every %s. An urgent one of %d GPUs comes every %s on average, runs for %s and preempts them. "+
+			"Signalbox's checkpointWithin is %s.",
+			o.jobs, leastWork, leastWork+moreWork, lostGPUs, o.over, o.seed, savesEvery, urgentGPUs, urgentEvery, urgentRuns,
+			o.within),
+	})
 	if err != nil {
 		return err
 	}
-	defer audited.end()
-	w := g.wait(ctx, o.cluster)
-	defer w.seen.end()
-	g.allow(o.jobs)
-	r := &lostRun{Machine: machine(), Profile: o.profile, Jobs: o.jobs, Seed: o.seed}
+	defer t.end()
+	if err := t.train(ctx, shortWork, singleNode); err != nil {
+		return err
+	}
+	if err := t.disturb(ctx, urgentEvery, func(job *api.TrainJob) {
+		job.Spec.Trainer.ResourcesPerNode = gpus(urgentGPUs)
+	}); err != nil {
+		return err
+	}
+	t.addSpent()
 	if o.profile == "bundled" {
-		r.Within = o.within.String()
-	}
-	p := &trainings{all: map[string]*training{}, every: savesEvery, saves: saves, leaving: map[types.UID]leaving{}}
-	if err := w.preempt(ctx, o, r, p); err != nil {
-		return err
-	}
-	say("%d of %d ended, %d stops: %.0f GPU seconds useful, %.0f lost", r.Ended, r.Jobs, r.Stops, r.Useful, r.Lost)
-	if r.Findings, err = audited.findings(); err != nil {
-		return err
-	}
-	text := r.markdown()
-	fmt.Print("\n" + text)
-	return write(o.out, r, text)
-}
-
-// submitTraining creates those that train, whose sizes and work the dice decide.
-func (w *waiters) submitTraining(ctx context.Context, jobs int, dice *rand.Rand, p *trainings) error {
-	names := make([]string, jobs)
-	for i := range names {
-		names[i] = fmt.Sprintf("train-%05d", i)
-		p.all[names[i]] = &training{
-			gpus: 1 << dice.IntN(4), work: leastWork + time.Duration(dice.Int64N(int64(moreWork))),
+		if err := t.settleLedger(ctx); err != nil {
+			return err
 		}
 	}
-	for _, name := range names {
-		job := loadJob(name, lostQueue)
-		job.Annotations = map[string]string{api.CheckpointMetricAnnotation: metricSaved}
-		job.Labels[teamLabel] = trainingTeam
-		job.Spec.RuntimeRef.Name = long
-		job.Spec.Trainer.ResourcesPerNode = gpus(p.all[name].gpus)
-		if err := w.client.Create(ctx, job); err != nil {
-			return fmt.Errorf("submitting: %w", err)
-		}
-	}
-	return nil
+	return t.write(ctx)
 }
 
-// preempt runs everything, until the time is over.
-func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *trainings) error {
-	dice := rand.New(rand.NewPCG(o.seed, 0))
-	began := time.Now()
-	if err := w.submitTraining(ctx, o.jobs, dice, p); err != nil {
-		return err
+// ground returns a ground with nodes of kind a100, quota for GPUs of that kind, and urgent TrainJobs that run for a
+// time.
+func (o trainOptions) ground(ctx context.Context, nodes, gpus int, urgentRuns string) (*ground, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
-	limited, stop := context.WithTimeout(ctx, o.over)
-	defer stop()
-	following, end := context.WithCancel(ctx)
-	defer end()
-	var all errgroup.Group
-	all.Go(func() error {
-		watched(following, w.client, &corev1.PodList{}, func(kind watch.EventType, o client.Object, now time.Time) {
+	g, err := newLoadGround(ctx, o.cluster, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.addPool(ctx, "a100", nodesOfPool, nodes); err != nil {
+		return nil, err
+	}
+	return g, g.apply(ctx, runtimeFor(urgent, urgentRuns), preempting(trainQueue, gpu, quota("a100", gpus))...)
+}
+
+// newTrainings returns none, which save to their own storage alone.
+func newTrainings() *trainings {
+	return &trainings{
+		all: map[string]*training{}, every: savesEvery, leaving: map[types.UID]leaving{},
+		saves: func(context.Context, string, time.Duration) error { return nil },
+	}
+}
+
+// begin starts what watches trainings, and what they do.
+func (o trainOptions) begin(ctx context.Context, g *ground, p *trainings, page *trainRun) (*trial, error) {
+	page.Machine = machine()
+	audited, err := g.runAudit(ctx, o.cluster, o.jobs, idle, teller(page.Column))
+	if err != nil {
+		return nil, err
+	}
+	g.allow(o.jobs)
+	t := &trial{
+		waiters: g.wait(ctx, o.cluster), trainOptions: o, trainings: p, page: page, audited: audited,
+		dice: rand.New(rand.NewPCG(o.seed, 0)),
+	}
+	ctx, t.stop = context.WithCancel(ctx)
+	t.following.Go(func() error {
+		watched(ctx, g.client, &corev1.PodList{}, func(kind watch.EventType, o client.Object, now time.Time) {
 			if pod, is := o.(*corev1.Pod); is {
 				p.see(kind, pod, now)
 			}
 		})
 		return nil
 	})
-	all.Go(func() error { return p.run(following, w.client) })
-	all.Go(func() error {
-		for {
-			select {
-			case <-limited.Done():
-				return nil
-			case <-time.After(time.Duration(dice.ExpFloat64() * float64(urgentEvery))):
-			}
-			job := loadJob(fmt.Sprintf("urgent-%05d", r.Urgent), lostQueue)
-			job.Labels[constants.WorkloadPriorityClassLabel] = holder
-			job.Spec.RuntimeRef.Name = urgent
-			job.Spec.Trainer.ResourcesPerNode = gpus(urgentGPUs)
-			if err := w.client.Create(limited, job); err != nil && limited.Err() == nil {
-				return fmt.Errorf("submitting: %w", err)
-			}
-			r.Urgent++
+	t.following.Go(func() error { return p.run(ctx, g.client) })
+	return t, nil
+}
+
+// end ends them. It may be called again.
+func (t *trial) end() error {
+	t.stop()
+	t.seen.end()
+	t.audited.end()
+	return t.following.Wait()
+}
+
+// shortWork is a training of one pod, as the dice decide.
+func shortWork(dice *rand.Rand) *training {
+	return &training{gpus: 1 << dice.IntN(4), work: leastWork + time.Duration(dice.Int64N(int64(moreWork)))}
+}
+
+// have returns a condition: as many of those that train have come to a moment.
+func (t *trial) have(n int, m moment) func() (bool, error) {
+	return func() (bool, error) { return t.seen.countOf(trainee, m) >= n, nil }
+}
+
+// singleNode leaves a TrainJob as it is.
+func singleNode(*api.TrainJob) {}
+
+// train submits those that train, as the dice decide.
+func (t *trial) train(ctx context.Context, one func(*rand.Rand) *training, change func(*api.TrainJob)) error {
+	names := make([]string, t.jobs)
+	t.trainings.mu.Lock()
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%05d", trainee, i)
+		t.trainings.all[names[i]] = one(t.dice)
+	}
+	t.trainings.mu.Unlock()
+	for _, name := range names {
+		job := loadJob(name, trainQueue)
+		job.Annotations = map[string]string{api.CheckpointMetricAnnotation: metricSaved}
+		job.Labels[teamLabel] = trainingTeam
+		job.Spec.RuntimeRef.Name = long
+		job.Spec.Trainer.ResourcesPerNode = gpus(t.trainings.all[name].gpus)
+		change(job)
+		if err := t.client.Create(ctx, job); err != nil {
+			return fmt.Errorf("submitting: %w", err)
 		}
-	})
-	<-limited.Done()
-	r.Seconds, r.spent = time.Since(began).Seconds(), p.total()
-	var err error
-	if o.profile == "bundled" {
-		r.Ledger, err = w.settleLedger(ctx, p)
 	}
-	end()
-	err = errors.Join(err, all.Wait())
-	for _, name := range w.seen.those("urgent-", bound, "") {
-		r.UrgentWaits = append(r.UrgentWaits, w.seen.at(name, bound).Sub(w.seen.at(name, submitted)).Seconds())
-	}
-	slices.Sort(r.UrgentWaits)
-	return errors.Join(err, ctx.Err())
+	return nil
 }
 
-// urgent is the runtime of those that preempt.
-const urgent = "urgent"
-
-// addLostQueue creates a queue in which priority preempts, and the runtime of those that do.
-func (g *ground) addLostQueue(ctx context.Context) error {
-	return g.apply(ctx, strings.NewReplacer("name: torch,", "name: "+urgent+",", "run-for: 1s", "run-for: "+urgentRuns).
-		Replace(runtimeManifest),
-		&kueue.ClusterQueue{
-			ObjectMeta: metav1.ObjectMeta{Name: lostQueue},
-			Spec: kueue.ClusterQueueSpec{
-				NamespaceSelector: &metav1.LabelSelector{},
-				Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
-				ResourceGroups: []kueue.ResourceGroup{{
-					CoveredResources: []corev1.ResourceName{gpu},
-					Flavors: []kueue.FlavorQuotas{{Name: "a100", Resources: []kueue.ResourceQuota{{
-						Name: gpu, NominalQuota: *resource.NewQuantity(lostGPUs, resource.DecimalSI),
-					}}}},
-				}},
-			},
-		},
-		&kueue.LocalQueue{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lostQueue},
-			Spec:       kueue.LocalQueueSpec{ClusterQueue: lostQueue},
-		})
+// disturb submits urgent TrainJobs until the time is over.
+func (t *trial) disturb(ctx context.Context, every time.Duration, change func(*api.TrainJob)) error {
+	limited, stop := context.WithTimeout(ctx, t.over)
+	defer stop()
+	for {
+		select {
+		case <-limited.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(t.dice.ExpFloat64() * float64(every))):
+		}
+		job := loadJob(fmt.Sprintf("%s-%05d", urgent, t.urgents), trainQueue)
+		job.Labels[constants.WorkloadPriorityClassLabel] = holder
+		job.Spec.RuntimeRef.Name = urgent
+		change(job)
+		if err := t.client.Create(limited, job); err != nil && limited.Err() == nil {
+			return fmt.Errorf("submitting: %w", err)
+		}
+		t.urgents++
+	}
 }
 
-// markdown returns the page.
-func (r *lostRun) markdown() string {
-	findings := 0
-	for _, n := range r.Findings {
-		findings += n
+// addSpent adds to the page what became of the time of GPUs until now, and how long urgent TrainJobs have waited.
+func (t *trial) addSpent() {
+	s, p := t.trainings.total(), t.page
+	p.add("GPU seconds useful", s.Useful)
+	p.add("GPU seconds lost", s.Lost)
+	p.add("stops", float64(s.Stops))
+	p.add("ended", float64(s.Ended))
+	p.add("urgent TrainJobs", float64(t.urgents))
+	var waits []float64
+	for _, name := range t.seen.those(urgent+"-", bound, "") {
+		waits = append(waits, t.seen.at(name, bound).Sub(t.seen.at(name, submitted)).Seconds())
 	}
-	return fmt.Sprintf("# Work lost to preemptions: %s\n\n`make bench WHAT=lost` makes this page (%s). %d TrainJobs with "+
-		"work of %s to %s and 1 to 8 GPUs share %d GPUs for %.0f s (seed %d). Each saves its work every %s. An urgent one "+
-		"of %d GPUs comes every %s on average, runs for %s and preempts them. checkpointWithin: %s.\n\n"+
-		"| | |\n| --- | --: |\n| GPU seconds useful | %.0f |\n| GPU seconds lost | %.0f |\n| stops | %d |\n"+
-		"| ended | %d |\n| urgent TrainJobs | %d |\n| an urgent one waits, median, s | %.1f |\n| 99th of 100, s | %.1f |\n"+
-		"| findings of `signalbox audit` | %d |\n",
-		r.Profile, r.Machine, r.Jobs, leastWork, leastWork+moreWork, lostGPUs, r.Seconds, r.Seed, savesEvery, urgentGPUs,
-		urgentEvery, urgentRuns, orOff(r.Within), r.Useful, r.Lost, r.Stops, r.Ended, r.Urgent,
-		quantile(r.UrgentWaits, 0.5), quantile(r.UrgentWaits, 0.99), findings) + r.Ledger.markdown()
+	slices.Sort(waits)
+	p.addQuantiles("an urgent one waits for its first pod's node", waits)
 }
 
-func orOff(s string) string {
-	if s == "" {
-		return "none"
+// write leaves what was measured.
+func (t *trial) write(ctx context.Context) error {
+	err := t.end()
+	found, failed := t.audited.findings()
+	all := 0
+	for rule, n := range found {
+		t.page.add("finding: "+rule, float64(n))
+		all += n
 	}
-	return s
+	t.page.add("findings of `signalbox audit`", float64(all))
+	return errors.Join(err, failed, ctx.Err(), t.page.write(t.out))
+}
+
+// patchQueue changes the queue of those that train.
+func (t *trial) patchQueue(ctx context.Context, change func(*kueue.ClusterQueueSpec)) error {
+	cq := &kueue.ClusterQueue{}
+	if err := t.client.Get(ctx, types.NamespacedName{Name: trainQueue}, cq); err != nil {
+		return err
+	}
+	before := cq.DeepCopy()
+	change(&cq.Spec)
+	return t.client.Patch(ctx, cq, client.MergeFrom(before))
 }

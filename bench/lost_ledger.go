@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,37 +21,34 @@ const teamLabel = "team"
 // trainingTeam is the team of those that train.
 const trainingTeam = "training"
 
-// ledgerSums compares what Signalbox has recorded of the whole measurement with what the pods say, in GPU seconds.
-type ledgerSums struct {
-	Useful     float64 `json:"usefulGPUSeconds"`
-	Lost       float64 `json:"lostGPUSeconds"`
-	Idle       float64 `json:"idleGPUSeconds"`
-	Unknown    float64 `json:"unknownGPUSeconds"`
-	PodsUseful float64 `json:"podsUsefulGPUSeconds"`
-	PodsLost   float64 `json:"podsLostGPUSeconds"`
-}
-
-// ran is how much more, or less, the records say that pods ran than the pods do: a part of that.
-func (s *ledgerSums) ran() float64 {
-	pods := s.PodsUseful + s.PodsLost
-	return (s.Useful + s.Lost + s.Unknown - pods) / pods
-}
-
-// settleLedger stops all that runs, so that every run is recorded, and returns the sums.
-func (w *waiters) settleLedger(ctx context.Context, p *trainings) (*ledgerSums, error) {
-	cq := &kueue.ClusterQueue{}
-	if err := w.client.Get(ctx, types.NamespacedName{Name: lostQueue}, cq); err != nil {
-		return nil, err
+// settleLedger stops all that runs, so that every run is recorded, and adds to the page what Signalbox has recorded of
+// the whole measurement, and what the pods say.
+func (t *trial) settleLedger(ctx context.Context) error {
+	if err := t.patchQueue(ctx, func(spec *kueue.ClusterQueueSpec) {
+		spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
+	}); err != nil {
+		return fmt.Errorf("stopping the queue: %w", err)
 	}
-	before := cq.DeepCopy()
-	cq.Spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
-	if err := w.client.Patch(ctx, cq, client.MergeFrom(before)); err != nil {
-		return nil, fmt.Errorf("stopping the queue: %w", err)
+	if err := wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, t.allReleased); err != nil {
+		return fmt.Errorf("waiting until no TrainJob holds quota: %w", err)
 	}
-	if err := wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, w.allReleased); err != nil {
-		return nil, fmt.Errorf("waiting until no TrainJob holds quota: %w", err)
+	sum, err := t.recorded(ctx)
+	if err != nil {
+		return fmt.Errorf("listing the records of used quota: %w", err)
 	}
-	return w.sums(ctx, p)
+	t.trainings.mu.Lock()
+	defer t.trainings.mu.Unlock()
+	useful, lost, p := t.trainings.spent.Useful, t.trainings.heldLost, t.page
+	const pods, ledger = "with a drain at the end, by the pods: GPU seconds ", "… by the ledger: "
+	p.add(pods+"useful", useful)
+	p.add(pods+"lost", lost)
+	p.add(ledger+"useful", sum.useful)
+	p.add(ledger+"lost", sum.lost)
+	p.add(ledger+"idle", sum.idle)
+	p.add(ledger+"unknown", sum.unknown)
+	p.add(ledger+"more than by the pods, % of useful, lost and unknown",
+		100*((sum.useful+sum.lost+sum.unknown)/max(useful+lost, 1)-1))
+	return nil
 }
 
 // allReleased reports whether no Workload holds quota, and no pod is left that runs.
@@ -71,39 +67,25 @@ func (w *waiters) allReleased(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// sums reads the records.
-func (w *waiters) sums(ctx context.Context, p *trainings) (*ledgerSums, error) {
+// ledgerSums are GPU seconds of those that train.
+type ledgerSums struct{ useful, lost, idle, unknown float64 }
+
+// recorded returns what Signalbox has recorded.
+func (w *waiters) recorded(ctx context.Context) (s ledgerSums, err error) {
 	var records usageapi.QuotaUsageList
-	if err := w.client.List(ctx, &records, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("listing the records of used quota: %w", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := &ledgerSums{PodsUseful: p.spent.Useful, PodsLost: p.heldLost}
+	err = w.client.List(ctx, &records, client.InNamespace(namespace))
 	for i := range records.Items {
 		for _, row := range records.Items[i].Rows {
 			if row.Team != trainingTeam || row.Resource != string(gpu) {
 				continue
 			}
-			s.Useful += float64(row.Useful) / 1000
-			s.Lost += float64(row.Lost) / 1000
-			s.Idle += float64(row.Idle) / 1000
-			s.Unknown += float64(row.Unknown) / 1000
+			s.useful += float64(row.Useful) / 1000
+			s.lost += float64(row.Lost) / 1000
+			s.idle += float64(row.Idle) / 1000
+			s.unknown += float64(row.Unknown) / 1000
 		}
 	}
-	return s, nil
-}
-
-// markdown returns the rows of the page; none where nothing is recorded.
-func (s *ledgerSums) markdown() string {
-	if s == nil {
-		return ""
-	}
-	return fmt.Sprintf("\n| with a drain at the end | useful | lost | together | idle | unknown |\n"+
-		"| --- | --: | --: | --: | --: | --: |\n| the pods say | %.0f | %.0f | %.0f | | |\n"+
-		"| the ledger | %.0f | %.0f | %.0f (%+.2f %%) | %.0f | %.0f |\n",
-		s.PodsUseful, s.PodsLost, s.PodsUseful+s.PodsLost, s.Useful, s.Lost, s.Useful+s.Lost+s.Unknown, 100*s.ran(),
-		s.Idle, s.Unknown)
+	return s, err
 }
 
 // leaving is a pod that was told to end: its process runs on until it is gone.

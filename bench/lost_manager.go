@@ -38,8 +38,34 @@ const metricSaved = "saved"
 // managerNamespace is that of a manager that runs in no cluster.
 const managerNamespace = "kubeflow-system"
 
-// withCheckpoints starts Signalbox again with the status server and a time in which a preempted TrainJob may save.
-func withCheckpoints(ctx context.Context, g *ground, dir string, within time.Duration) (*reports, error) {
+// sections are of Signalbox's configuration.
+type sections map[string]map[string]any
+
+// configure starts Signalbox again with further sections in its configuration.
+func configure(dir string, further sections) error {
+	path := filepath.Join(dir, "config", "signalbox.yaml")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	config := map[string]any{}
+	if err := yaml.Unmarshal(content, &config); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for name, section := range further {
+		config[name] = section
+	}
+	if content, err = yaml.Marshal(config); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return err
+	}
+	return act(dir, "restart", "signalbox")
+}
+
+// withReports starts Signalbox again with the status server, and further sections.
+func withReports(ctx context.Context, g *ground, dir string, further sections) (*reports, error) {
 	port, err := unused()
 	if err != nil {
 		return nil, err
@@ -59,30 +85,13 @@ func withCheckpoints(ctx context.Context, g *ground, dir string, within time.Dur
 			return nil, err
 		}
 	}
-	path := filepath.Join(dir, "config", "signalbox.yaml")
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	config := map[string]any{}
-	if err := yaml.Unmarshal(content, &config); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	config["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
-	config["usage"] = map[string]any{"enabled": true, "teamLabel": teamLabel}
-	config["preemption"] = map[string]any{"checkpointWithin": within.String()}
-	if content, err = yaml.Marshal(config); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		return nil, err
-	}
+	further["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is on loopback
 	return &reports{
 		client: g.client, server: fmt.Sprintf("https://127.0.0.1:%d", port), tokens: map[string]string{},
 		via: &http.Client{Transport: transport, Timeout: 10 * time.Second},
-	}, act(dir, "restart", "signalbox")
+	}, configure(dir, further)
 }
 
 // unused returns a port that nobody listens on.

@@ -32,7 +32,8 @@ func command() *cobra.Command {
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(), hostileCommand(),
-		foreignCommand(), lostCommand(), reportCommand(), compareCommand(), traceCommand())
+		foreignCommand(), lostCommand(), brokenCommand(), growCommand(), besideCommand(), reportCommand(), compareCommand(),
+		traceCommand())
 	return root
 }
 
@@ -185,23 +186,68 @@ func foreignCommand() *cobra.Command {
 	return c
 }
 
-func lostCommand() *cobra.Command {
-	var o lostOptions
-	var out string
+// trainCommand returns a command that measures trainings, with the flags that all have.
+func trainCommand(name, says string, o *trainOptions, jobs int, run func(context.Context) error) *cobra.Command {
 	c := &cobra.Command{
-		Use: "lost", Short: "Measure the work that is lost to preemptions", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-lost-"+o.profile)
-			return lost(cmd.Context(), o)
-		},
+		Use: name, Short: "Measure " + says, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) },
 	}
 	clusterFlag(c, &o.cluster)
 	c.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
-	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
-	c.Flags().IntVar(&o.jobs, "jobs", 100, "TrainJobs with work of minutes")
-	c.Flags().DurationVar(&o.over, "for", time.Hour, "how long they are preempted")
-	c.Flags().Uint64Var(&o.seed, "seed", 1, "what the sizes of TrainJobs and the times of preemptions depend on")
+	c.Flags().StringVar(&o.out, "out", "bench/.raw/"+name+"/bundled-1.json", "file for what was measured")
+	c.Flags().IntVar(&o.jobs, "jobs", jobs, "TrainJobs that train")
+	c.Flags().DurationVar(&o.over, "for", time.Hour, "how long it is measured, at most")
+	c.Flags().Uint64Var(&o.seed, "seed", 1, "what the sizes of TrainJobs, and what happens to them, depend on")
+	return c
+}
+
+func withinFlag(c *cobra.Command, o *trainOptions) {
 	c.Flags().DurationVar(&o.within, "within", 30*time.Second, "Signalbox's preemption.checkpointWithin")
+}
+
+func lostCommand() *cobra.Command {
+	var o trainOptions
+	c := trainCommand("lost", "the work that is lost to preemptions", &o, 100,
+		func(ctx context.Context) error { return lost(ctx, o) })
+	withinFlag(c, &o)
+	return c
+}
+
+func brokenCommand() *cobra.Command {
+	var o brokenOptions
+	c := trainCommand("broken", "the tries that are lost to broken nodes", &o.trainOptions, 300,
+		func(ctx context.Context) error { return broken(ctx, o) })
+	c.Flags().IntVar(&o.nodes, "nodes", 200, "nodes")
+	c.Flags().IntVar(&o.broken, "broken", 5, "nodes that reject each pod")
+	c.Flags().DurationVar(&o.work, "work", leastWork, "the least work of a TrainJob; the most is twice that")
+	return c
+}
+
+func growCommand() *cobra.Command {
+	var o growOptions
+	c := trainCommand("grow", "what TrainJobs gain that grow", &o.trainOptions, 50,
+		func(ctx context.Context) error { return growing(ctx, o) })
+	withinFlag(c, &o.trainOptions)
+	c.Flags().DurationVar(&o.every, "every", time.Minute, "Signalbox's grow.every; 0 and nothing grows")
+	c.Flags().StringVar(&o.policies, "policies", "bench/.raw/policies.yaml", "file of what the chart renders")
+	return c
+}
+
+func besideCommand() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use: "beside FOLDER", Short: "Compare what runs of lost, broken or grow have measured", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			runs, err := runsIn[trainRun](args[0])
+			if err != nil {
+				return err
+			}
+			c, text := beside(runs)
+			fmt.Print("\n" + text)
+			return write(filepath.Join(out, time.Now().Format(time.DateOnly)+"-"+filepath.Base(args[0])), c, text)
+		},
+	}
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	return c
 }
 

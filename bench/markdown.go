@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -34,11 +37,11 @@ func (c *comparison) markdown(name string) string {
 	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page, of runs one after the other on one machine (%s). "+
 		"Of several runs of the same it has the median, and beside it the least and the most. "+
 		"[README](../README.md) says how to read it.\n", c.Machine)
-	b.WriteString("\n## At a glance\n\n" + heading)
+	b.WriteString("\n## At a glance\n\n" + heading(peers))
 	for _, g := range glance {
 		for _, f := range c.Figures {
 			if f.Name == g.figure && (f.Group == g.group || strings.HasPrefix(f.Group, g.group+" ")) {
-				f.row(&b, f.Group+": "+f.Name)
+				f.row(&b, f.Group+": "+f.Name, peers)
 			}
 		}
 	}
@@ -50,21 +53,23 @@ func (c *comparison) markdown(name string) string {
 	for _, f := range c.Figures {
 		if f.Group != group {
 			group, first = f.Group, f
-			fmt.Fprintf(&b, "\n## %s\n\n%s%s", group, f.runs(), heading)
+			fmt.Fprintf(&b, "\n## %s\n\n%s%s", group, f.runs(peers), heading(peers))
 		}
-		f.row(&b, f.Name+f.fewer(first))
+		f.row(&b, f.Name+f.fewer(first), peers)
 	}
 	return b.String()
 }
 
-// heading of a table.
-var heading = fmt.Sprintf("| | %s | bundled / builtin |\n| --- |%s --: |\n",
-	strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
+// heading returns that of a table.
+func heading(columns []string) string {
+	return fmt.Sprintf("| | %s | %s / %s |\n| --- |%s --: |\n", strings.Join(columns, " | "), columns[0],
+		columns[len(columns)-1], strings.Repeat(" --: |", len(columns)))
+}
 
 // row writes the figure as a row of a table.
-func (f *figure) row(b *strings.Builder, name string) {
-	cells := make([]string, 0, len(peers)+1)
-	for _, p := range peers {
+func (f *figure) row(b *strings.Builder, name string, columns []string) {
+	cells := make([]string, 0, len(columns))
+	for _, p := range columns {
 		if v, has := f.Values[p]; has {
 			cell := fmt.Sprintf("%.2f", v)
 			if all := f.Measured[p]; len(all) > 1 && all[0] != all[len(all)-1] {
@@ -83,12 +88,12 @@ func (f *figure) row(b *strings.Builder, name string) {
 }
 
 // runs says how often the figure was measured.
-func (f *figure) runs() string {
+func (f *figure) runs(columns []string) string {
 	if f.Missed != nil {
 		return f.ofMedians()
 	}
 	words := []string{}
-	for _, p := range peers {
+	for _, p := range columns {
 		if n := len(f.Measured[p]); n > 0 {
 			words = append(words, fmt.Sprintf("%d of %s", n, p))
 		}
@@ -138,6 +143,93 @@ func (f *figure) fewer(first *figure) string {
 		}
 	}
 	return ""
+}
+
+// trainRun is what one measurement of trainings gives to a page.
+type trainRun struct {
+	Machine string `json:"machine"`
+	// Title is the page's, and Says what was measured.
+	Title string `json:"title"`
+	Says  string `json:"says"`
+	// Columns are the page's, the first of which is compared with the last. Column is that of the measurement.
+	Columns []string `json:"columns"`
+	Column  string   `json:"column"`
+	Figures []row    `json:"figures"`
+}
+
+// row is a figure of a measurement.
+type row struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+func (r *trainRun) add(name string, value float64) { r.Figures = append(r.Figures, row{name, value}) }
+
+// addQuantiles adds the median of some times in seconds, and the 99th of 100.
+func (r *trainRun) addQuantiles(name string, sorted []float64) {
+	r.add(name+", median, s", quantile(sorted, 0.5))
+	r.add(name+", 99th of 100, s", quantile(sorted, 0.99))
+}
+
+// write leaves the measurement as JSON.
+func (r *trainRun) write(path string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+// runsIn reads the runs in a folder.
+func runsIn[R any](folder string) (runs []*R, err error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		r := new(R)
+		if err := json.Unmarshal(data, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		runs = append(runs, r)
+	}
+	if len(runs) == 0 {
+		return nil, fmt.Errorf("no runs in %s; make bench makes them", folder)
+	}
+	return runs, nil
+}
+
+// beside compares measurements of trainings, and returns their page.
+func beside(runs []*trainRun) (*comparison, string) {
+	first, c := runs[0], &comparison{Machine: runs[0].Machine}
+	var names []string
+	measured := map[string]map[string][]float64{}
+	for _, r := range runs {
+		for _, f := range r.Figures {
+			if measured[f.Name] == nil {
+				names, measured[f.Name] = append(names, f.Name), map[string][]float64{}
+			}
+			measured[f.Name][r.Column] = append(measured[f.Name][r.Column], f.Value)
+		}
+	}
+	var b strings.Builder
+	for i, name := range names {
+		f := &figure{Group: first.Title, Name: name, Measured: measured[name]}
+		c.addMeasured(f, first.Columns)
+		if i == 0 {
+			fmt.Fprintf(&b, "# %s\n\n%s On one machine (%s), one after the other.\n\n%s%s", first.Title, first.Says,
+				first.Machine, f.runs(first.Columns), heading(first.Columns))
+		}
+		f.row(&b, name, first.Columns)
+	}
+	return c, b.String()
 }
 
 // find returns a figure; nil where there is none.

@@ -99,6 +99,26 @@ func quota(flavor kueue.ResourceFlavorReference, gpus int) kueue.FlavorQuotas {
 	}}}
 }
 
+// preempting returns a ClusterQueue in which priority preempts, and the LocalQueue of its name.
+func preempting(name string, resource corev1.ResourceName, quotas ...kueue.FlavorQuotas) []client.Object {
+	return []client.Object{
+		&kueue.ClusterQueue{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: kueue.ClusterQueueSpec{
+				NamespaceSelector: &metav1.LabelSelector{},
+				Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
+				ResourceGroups: []kueue.ResourceGroup{{
+					CoveredResources: []corev1.ResourceName{resource}, Flavors: quotas,
+				}},
+			},
+		},
+		&kueue.LocalQueue{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       kueue.LocalQueueSpec{ClusterQueue: kueue.ClusterQueueReference(name)},
+		},
+	}
+}
+
 // active reports whether all ClusterQueues are active.
 func (g *ground) active(ctx context.Context) (bool, error) {
 	var all kueue.ClusterQueueList

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 )
@@ -25,7 +23,7 @@ type figure struct {
 	// Missed is the probability that a median isn't within what was measured, where that isn't a matter of how many
 	// measurements there are: a ratio of two medians.
 	Missed map[string]float64 `json:"missed,omitempty"`
-	// Ratio is bundled's to builtin's.
+	// Ratio is the first column's to the last's: bundled's to builtin's, of most pages.
 	Ratio float64 `json:"bundledToBuiltin,omitempty"`
 }
 
@@ -37,26 +35,14 @@ type comparison struct {
 
 // report reads the runs in a folder, compares the profiles and leaves a page, a JSON and pictures.
 func report(folder, base string) error {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	all, err := runsIn[loadRun](folder)
 	if err != nil {
 		return err
 	}
-	runs := map[string][]*loadRun{}
-	c := &comparison{}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		r := &loadRun{}
-		if err := json.Unmarshal(data, r); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
+	runs, c := map[string][]*loadRun{}, &comparison{}
+	for _, r := range all {
 		runs[r.Profile] = append(runs[r.Profile], r)
 		c.Machine = r.Machine
-	}
-	if len(runs) == 0 {
-		return fmt.Errorf("no runs in %s; make bench makes them", folder)
 	}
 	c.compare(runs)
 	text := c.markdown(filepath.Base(base))
@@ -69,22 +55,27 @@ func report(folder, base string) error {
 
 // add adds a figure: value is asked of every run that has it.
 func (c *comparison) add(group, name string, runs map[string][]*loadRun, value func(*loadRun) (float64, bool)) {
-	f := &figure{Group: group, Name: name, Values: map[string]float64{}, Measured: map[string][]float64{}}
+	measured := map[string][]float64{}
 	for profile, all := range runs {
-		var values []float64
 		for _, r := range all {
 			if v, has := value(r); has {
-				values = append(values, v)
+				measured[profile] = append(measured[profile], v)
 			}
 		}
-		if len(values) > 0 {
-			slices.Sort(values)
-			f.Measured[profile] = values
-			f.Values[profile] = (values[len(values)/2] + values[(len(values)-1)/2]) / 2
-		}
 	}
-	ours, have := f.Values["bundled"]
-	theirs, has := f.Values["builtin"]
+	c.addMeasured(&figure{Group: group, Name: name, Measured: measured}, peers)
+}
+
+// addMeasured adds a figure with the medians of what was measured, if anything was, and the ratio of the first of some
+// columns to the last.
+func (c *comparison) addMeasured(f *figure, columns []string) {
+	f.Values = map[string]float64{}
+	for column, values := range f.Measured {
+		slices.Sort(values)
+		f.Values[column] = (values[len(values)/2] + values[(len(values)-1)/2]) / 2
+	}
+	ours, have := f.Values[columns[0]]
+	theirs, has := f.Values[columns[len(columns)-1]]
 	if have && has && theirs != 0 {
 		f.Ratio = ours / theirs
 	}

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeflow/trainer/v2/pkg/constants"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -168,10 +170,8 @@ func TestTrainings(t *testing.T) {
 			UID: types.UID(uid), Labels: map[string]string{jobset.JobSetNameKey: "train"},
 		}, Status: corev1.PodStatus{Phase: phase}}
 	}
-	p := &trainings{
-		every: 20 * time.Second, all: map[string]*training{"train": {gpus: 4, work: 50 * time.Second}},
-		leaving: map[types.UID]leaving{},
-	}
+	p := newTrainings()
+	p.all["train"] = &training{gpus: 4, work: 50 * time.Second}
 	p.see(watch.Added, pod("1", corev1.PodPending), after(0))
 	p.see(watch.Modified, pod("1", corev1.PodRunning), after(5))
 	if saved, _ := p.step(after(20)); len(saved) > 0 {
@@ -200,5 +200,94 @@ func TestTrainings(t *testing.T) {
 	}
 	if want := (spent{Useful: 200, Lost: 40, Stops: 1, Ended: 1}); p.spent != want {
 		t.Errorf("at the end %+v, want %+v", p.spent, want)
+	}
+}
+
+// TestTrainingsGrow holds that pods work together once all of them run, the faster the more, and stop when one does.
+func TestTrainingsGrow(t *testing.T) {
+	began := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	p := newTrainings()
+	p.all["train"] = &training{gpus: 2, work: time.Hour}
+	see := func(at int, kind watch.EventType, nodes string, uids ...types.UID) {
+		for _, uid := range uids {
+			p.see(kind, trainingPod("", uid, nodes, corev1.PodRunning), began.Add(time.Duration(at)*time.Second))
+		}
+	}
+	step := func(at int) map[string]time.Duration {
+		saved, _ := p.step(began.Add(time.Duration(at) * time.Second))
+		return saved
+	}
+	see(0, watch.Added, "1", "a")
+	if saved := step(20); saved["train"] != 20*time.Second {
+		t.Errorf("one pod saved %v, want 20 s", saved)
+	}
+	see(25, watch.Deleted, "1", "a")
+	see(30, watch.Added, "3", "b", "c")
+	if saved := step(60); len(saved) > 0 {
+		t.Errorf("two of three pods have saved %v", saved)
+	}
+	see(60, watch.Added, "3", "d")
+	if saved := step(80); saved["train"] != 80*time.Second {
+		t.Errorf("three pods saved %v, want 80 s", saved)
+	}
+	see(90, watch.Deleted, "3", "c")
+	see(92, watch.Deleted, "3", "b", "d")
+	if want := (spent{Useful: 160, Lost: 70, Stops: 2}); p.spent != want || p.heldLost != 10+20+2*24 {
+		t.Errorf("got %+v and %.0f GPU seconds lost until all were gone, want %+v and 78", p.spent, p.heldLost, want)
+	}
+}
+
+func trainingPod(node string, uid types.UID, nodes string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: uid, Labels: map[string]string{jobset.JobSetNameKey: "train"}},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Env: []corev1.EnvVar{{Name: constants.TorchEnvNumNodes, Value: nodes}}}}},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+// TestLostTries holds that each pod on a broken node is rejected once, counts as a lost try, and never works.
+func TestLostTries(t *testing.T) {
+	began := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	p := newTrainings()
+	p.all["train"] = &training{gpus: 2, work: time.Hour}
+	p.kubelets = kubelets{broken: sets.New("broken"), bound: sets.New[types.UID]()}
+	for i, pod := range []*corev1.Pod{
+		trainingPod("", "a", "1", corev1.PodPending), trainingPod("broken", "a", "1", corev1.PodPending),
+		trainingPod("broken", "a", "1", corev1.PodPending), trainingPod("broken", "a", "1", corev1.PodFailed),
+		trainingPod("", "b", "1", corev1.PodPending), trainingPod("broken", "c", "1", corev1.PodPending),
+	} {
+		p.see(watch.Modified, pod, began.Add(time.Duration(i)*time.Second))
+	}
+	if lost, again := p.lostTries(); len(p.starting) != 2 || !slices.Equal(lost, []int{2}) || len(again) > 0 {
+		t.Errorf("%d start, lost %v, ran again after %v", len(p.starting), lost, again)
+	}
+	p.see(watch.Modified, trainingPod("sound", "d", "1", corev1.PodPending), began.Add(30*time.Second))
+	p.see(watch.Modified, trainingPod("sound", "d", "1", corev1.PodRunning), began.Add(time.Minute))
+	if _, again := p.lostTries(); !slices.Equal(again, []float64{59}) || p.spent.Stops != 0 || len(p.starting) != 3 {
+		t.Errorf("ran again after %v, %d stops, %d started", again, p.spent.Stops, len(p.starting))
+	}
+}
+
+// TestBeside holds that a page of trainings compares the medians of the first column with those of the last.
+func TestBeside(t *testing.T) {
+	run := func(column string, useful, more float64) *trainRun {
+		r := &trainRun{Title: "Work", Says: "Some.", Columns: []string{"bundled", "builtin"}, Column: column}
+		r.add("useful", useful)
+		if more > 0 {
+			r.add("more", more)
+		}
+		return r
+	}
+	_, page := beside([]*trainRun{
+		run("builtin", 10, 0), run("bundled", 30, 1), run("bundled", 50, 1), run("builtin", 30, 0),
+	})
+	for _, want := range []string{
+		"# Work\n", "Runs: 2 of bundled, 2 of builtin.", "| | bundled | builtin | bundled / builtin |",
+		"| useful | 40.00 (30.00–50.00) | 20.00 (10.00–30.00) | 2.00 |", "| more | 1.00 |  |  |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
 	}
 }

@@ -55,6 +55,20 @@ turns() {
 	bin/bench report bench/.raw --suffix "${KUBERNETES:+-kubernetes-$KUBERNETES}${QUICK:+-quick}"
 }
 
+# trainings COLUMN… measures trainings in ROUNDS turns, and puts the columns beside each other. A column is a profile,
+# and what is added to the arguments after a colon. TRAIN_ARGS are further arguments, such as '--jobs 60 --seed 2'.
+trainings() {
+	rm -rf "bench/.raw/$WHAT"
+	for ((round = 1; round <= ${ROUNDS:-1}; round++)); do
+		for column in "$@"; do
+			read -ra more <<<"${TRAIN_ARGS:-} ${column#*:}"
+			bin/cluster run --profile "${column%%:*}" "${releases[@]}" -- "$PWD/bin/bench" "$WHAT" --for "${MINUTES:-60}m" \
+				--profile "${column%%:*}" --out "$PWD/bench/.raw/$WHAT/${column//[^a-z0-9]/}-$round.json" "${more[@]}"
+		done
+	done
+	bin/bench beside "bench/.raw/$WHAT"
+}
+
 # micro times single functions, and compares them by benchstat with those of SINCE, the last release by default.
 micro() {
 	local since=${SINCE-$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)} old=bench/.micro/since
@@ -84,7 +98,15 @@ profile)
 	;;
 churn) on bundled churn --waiting "${CHURN_WAITING:-1000}" --queues "${CHURN_QUEUES:-100}" ${HOURS:+--for "${HOURS}h"} ;;
 storm) for profile in $(only bundled builtin); do on "$profile" storm --profile "$profile" --jobs "${STORM:-1000}"; done ;;
-lost) for profile in $(only bundled builtin); do on "$profile" lost --profile "$profile" --for "${MINUTES:-60}m"; done ;;
+lost | broken) trainings $(only bundled builtin | sed s/$/:/) ;;
+grow)
+	go build -C test/chart -o "$PWD/bin/" helm.sh/helm/v3/cmd/helm
+	mkdir -p bench/.raw
+	bin/helm template signalbox charts/signalbox --kube-version 1.36 \
+		--set config.grow.enabled=true,policies.enabled=true \
+		--show-only templates/policies.yaml >bench/.raw/policies.yaml
+	trainings bundled: 'bundled:--every 0s'
+	;;
 foreign) on bundled foreign --jobs "${FOREIGN:-1000}" ;;
 large | gangs) on bundled "$WHAT" ;;
 hostile) on node hostile --rounds "${ROUNDS:-3}" ${ONLY:+--only "$ONLY"} ;;

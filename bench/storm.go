@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -128,28 +127,7 @@ func (g *ground) addStormQueue(ctx context.Context, jobs int) error {
 			Name: corev1.ResourceCPU, NominalQuota: milli(jobs / stormFlavors * stormCPU),
 		}}}
 	}
-	for _, o := range []client.Object{
-		&kueue.ClusterQueue{
-			ObjectMeta: metav1.ObjectMeta{Name: stormQueue},
-			Spec: kueue.ClusterQueueSpec{
-				NamespaceSelector: &metav1.LabelSelector{},
-				Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
-				ResourceGroups: []kueue.ResourceGroup{{
-					CoveredResources: []corev1.ResourceName{corev1.ResourceCPU},
-					Flavors:          []kueue.FlavorQuotas{quotas("a100"), quotas("h100")},
-				}},
-			},
-		},
-		&kueue.LocalQueue{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: stormQueue},
-			Spec:       kueue.LocalQueueSpec{ClusterQueue: stormQueue},
-		},
-	} {
-		if err := g.client.Create(ctx, o); err != nil {
-			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
-		}
-	}
-	return g.until(ctx, "the ClusterQueues are active", func() (bool, error) { return g.active(ctx) })
+	return g.apply(ctx, "", preempting(stormQueue, corev1.ResourceCPU, quotas("a100"), quotas("h100"))...)
 }
 
 func milli(cpus int) resource.Quantity {
