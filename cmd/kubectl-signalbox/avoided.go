@@ -121,8 +121,8 @@ func hasTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint })
 }
 
-// leftTainted looks for nodes that have the taint, and that no TrainJob remembers: nobody takes the taint from them once
-// nodes.taint is false.
+// leftTainted looks for nodes that have the taint, and that no TrainJob remembers: nobody takes the taint from them
+// once nodes.taint is false.
 func leftTainted(ctx context.Context, s *session, r *report) error {
 	var nodes corev1.NodeList
 	var jobs api.TrainJobList
