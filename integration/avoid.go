@@ -79,8 +79,8 @@ func (r reads) clusterQueueOf(ctx context.Context, job *api.TrainJob) (*kueue.Cl
 }
 
 // keepOff returns what a TrainJob is queued for that would run e: it keeps off the nodes that it remembers. What a
-// start keeps off is noted. One with a Workload of others, as MultiKueue makes it, can't be queued for anything else: it
-// takes the place that it has.
+// start keeps off is noted. One with a Workload of others, as MultiKueue makes it, can't be queued for anything else:
+// it takes the place that it has.
 func keepOff(o *observed, e *overrides.Effective) *overrides.Effective {
 	known, counted := &o.queue.avoiding, o.queue.avoiding.counted
 	wl := holderOf(o.workloads.own)

@@ -55,6 +55,13 @@ var notStarting = []string{
 	"CreatePodSandboxError", "KillPodSandboxError", "ConfigPodSandboxError", "SetupNetworkError",
 }
 
+// unsupported are the reasons for which a kubelet rejects what a pod asks for, as any like it would: sysctls and profiles
+// for example, or labels that the node has no more (Kubernetes v1.36, pkg/kubelet/lifecycle, sysctl).
+var unsupported = []string{
+	"AppArmor", "NodeAffinity", "PodFeatureUnsupported", "PodLevelResourcesNotSupported", "PodOSNotSupported",
+	"PodOSSelectorNodeLabelDoesNotMatch", "SupplementalGroupsPolicyNotSupported", "SysctlForbidden",
+}
+
 // Mark adds to what a cache keeps of a pod what the pod shows of its node.
 func (p Policy) Mark(kept, pod *corev1.Pod) {
 	if reason, message := p.cause(pod); reason != "" {
@@ -162,7 +169,7 @@ func waits(pod *corev1.Pod) string {
 func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
 	ran, failure := endsOf(pod)
 	switch told := pod.Status.Reason; {
-	case told == "DeadlineExceeded" || told == "Preempting":
+	case told == "DeadlineExceeded" || told == "Preempting" || slices.Contains(unsupported, told):
 		return "", ""
 	case ran < 0 && failure != "":
 		return NotStarted, failure

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -102,7 +103,7 @@ func avoidedRows(ctx context.Context, s *session, since time.Duration, alone boo
 	for i := range list.Items {
 		node := &list.Items[i]
 		nodes[node.Name] = node
-		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
+		if hasTaint(node) {
 			tainted.Insert(node.Name)
 		}
 	}
@@ -116,7 +117,42 @@ func avoidedRows(ctx context.Context, s *session, since time.Duration, alone boo
 	return rows, nil
 }
 
-// checkAvoided looks for nodes that TrainJobs of several namespaces keep off.
+func hasTaint(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint })
+}
+
+// leftTainted looks for nodes that have the taint, and that no TrainJob remembers: nobody takes the taint from them
+// once nodes.taint is false.
+func leftTainted(ctx context.Context, s *session, r *report) error {
+	var nodes corev1.NodeList
+	var jobs api.TrainJobList
+	if _, err := s.list(ctx, &nodes, "nodes"); err != nil {
+		return err
+	}
+	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !hasTaint(&n) })
+	if len(nodes.Items) == 0 {
+		return nil
+	}
+	seen, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace)
+	if err != nil || seen != everywhere {
+		return err
+	}
+	remembered := sets.New[string]()
+	for i := range jobs.Items {
+		for _, n := range jobs.Items[i].Status.Avoided {
+			remembered.Insert(n.Name)
+		}
+	}
+	for i := range nodes.Items {
+		if name := nodes.Items[i].Name; !remembered.Has(name) {
+			r.add(poor, "Node "+name, "it has taint "+api.AvoidedTaint+", and no TrainJob keeps off it; if the taint stays, "+
+				"nodes.taint is false, and nobody else removes it", "kubectl taint nodes "+name+" "+api.AvoidedTaint+"-")
+		}
+	}
+	return nil
+}
+
+// checkAvoided looks for nodes that TrainJobs of several namespaces keep off, and for taints that are left.
 func checkAvoided(ctx context.Context, s *session, r *report) error {
 	rows, err := avoidedRows(ctx, s, lately, false)
 	for _, row := range rows {
@@ -126,5 +162,5 @@ func checkAvoided(ctx context.Context, s *session, r *report) error {
 				"kubectl describe node "+row.Node)
 		}
 	}
-	return err
+	return errors.Join(err, leftTainted(ctx, s, r))
 }

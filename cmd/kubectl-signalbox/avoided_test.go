@@ -63,6 +63,13 @@ func TestNodes(t *testing.T) {
 		strings.Contains(out, "Node n2") || strings.Contains(out, "Node n3") {
 		t.Errorf("one namespace, and images of theirs, are no finding: got %s", out)
 	}
+	const left = "kubectl taint nodes n1 signalbox.dev/avoided-"
+	for remembers, want := range map[string]bool{"n1 Lost": false, "n2 Lost": true} {
+		tr = newTrial(t, interceptor.Funcs{}, taintedNode, avoiding("a", "one", 9*time.Hour, remembers))
+		if _ = tr.try("doctor"); strings.Contains(tr.out.String(), left) != want {
+			t.Errorf("%s is remembered, and n1 is tainted: got %s", remembers, tr.out.String())
+		}
+	}
 	tr = newTrial(t, interceptor.Funcs{})
 	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "No TrainJob keeps off a node") {
 		t.Errorf("got %v, %s", err, tr.out.String())
