@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -117,7 +118,7 @@ func placedOn(wl *kueue.Workload, hosts []string) bool {
 func (a *avoiding) tells() []events.Event {
 	switch off, taken := avoid.Names(a.choice.Avoided), avoid.Names(a.choice.Tolerated); {
 	case taken != "":
-		return []events.Event{events.NodesTaken.Of(taken, off)}
+		return []events.Event{events.NodesTaken.Of(taken, cmp.Or(off, "none"))}
 	case off != "":
 		return []events.Event{events.KeepsOff.Of(off)}
 	}

@@ -1,8 +1,8 @@
 package avoid
 
 import (
-	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,14 +29,15 @@ type Cluster struct {
 type Choice struct {
 	// Hosts are the values of label kubernetes.io/hostname of the nodes that are kept off, in order.
 	Hosts []string
-	// Avoided are these nodes. Tolerated are those that are not kept off, because half of those that fit are, or because
-	// no other fits. One that is a new node, or can't be named, is neither.
+	// Avoided are these nodes. Tolerated are those that are not kept off, because half of those that fit are, because the
+	// others can't hold all pods, or because they have no label kubernetes.io/hostname. One that is a new node, or can't
+	// be named, is neither.
 	Avoided, Tolerated []api.AvoidedNode
 }
 
 // Choose returns which of the nodes that count a TrainJob keeps off; the first have precedence. kept are hosts that it
 // keeps off whatever the nodes are, because it is admitted so. Of the nodes that fit the pods of a ReplicatedJob on a
-// flavor, no more than half are kept off.
+// flavor, no more than half are kept off, and none that its pods need because the others can't hold all of them.
 func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept []string) Choice {
 	choice := Choice{Hosts: kept}
 	if len(counted) == 0 {
@@ -49,8 +50,8 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 			continue
 		}
 		next := off.Clone().Insert(host)
-		crowded := slices.ContainsFunc(fitting, func(f fits) bool { return f[host] > 0 && 2*f.of(next) > f.of(nil) })
-		if crowded && !off.Has(host) {
+		needed := host == "" || slices.ContainsFunc(fitting, func(f fits) bool { return f.needs(host, next) })
+		if needed && !off.Has(host) {
 			choice.Tolerated = append(choice.Tolerated, n)
 			continue
 		}
@@ -63,12 +64,12 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 	return choice
 }
 
-// hostOf returns the hostname of a node that is remembered. One that is gone may come back, with its name for a
-// hostname; the API server rejects pods with a hostname that no label can have. A node that was created later than what
+// hostOf returns the hostname of a node that is remembered; "" if it has no label for it, which NotIn doesn't exclude. One
+// that is gone may come back, with its name for a hostname; the API server rejects pods with a hostname that no label can have. A node that was created later than what
 // is remembered is another one.
 func (c Cluster) hostOf(n api.AvoidedNode) (host string, found bool) {
 	if i := slices.IndexFunc(c.Nodes, func(node corev1.Node) bool { return node.Name == n.Name }); i >= 0 {
-		return hostname(&c.Nodes[i]), !Replaced(n, &c.Nodes[i])
+		return c.Nodes[i].Labels[corev1.LabelHostname], !Replaced(n, &c.Nodes[i])
 	}
 	return n.Name, len(validation.IsValidLabelValue(n.Name)) == 0
 }
@@ -78,20 +79,31 @@ func Replaced(n api.AvoidedNode, node *corev1.Node) bool {
 	return n.Time.Before(&node.CreationTimestamp)
 }
 
-// hostname returns the value of a node's label, which may differ from its name.
-func hostname(node *corev1.Node) string { return cmp.Or(node.Labels[corev1.LabelHostname], node.Name) }
+// fits are the nodes that the pods of a ReplicatedJob fit on a flavor.
+type fits struct {
+	pods int64
+	// hosts are the nodes by their hostnames: several may have the same, and some have none.
+	hosts map[string]room
+}
 
-// fits are the nodes that some pods fit, by their hostnames: several may have the same.
-type fits map[string]int
+// room is a number of nodes, and how many pods fit these when nothing else runs there.
+type room struct{ nodes, pods int64 }
 
-// of returns the number of nodes with some hostnames; nil are all.
-func (f fits) of(hosts sets.Set[string]) (nodes int) {
-	for host, n := range f {
+// of returns the room of some hostnames; nil are all.
+func (f fits) of(hosts sets.Set[string]) (all room) {
+	for host, r := range f.hosts {
 		if hosts == nil || hosts.Has(host) {
-			nodes += n
+			all.nodes, all.pods = all.nodes+r.nodes, all.pods+r.pods
 		}
 	}
-	return nodes
+	return all
+}
+
+// needs reports whether the pods need a host, if off are kept off, it among them. Pods for which there is no room at all
+// need none.
+func (f fits) needs(host string, off sets.Set[string]) bool {
+	all, taken := f.of(nil), f.of(off)
+	return f.hosts[host].nodes > 0 && (2*taken.nodes > all.nodes || all.pods >= f.pods && all.pods-taken.pods < f.pods)
 }
 
 // fitting returns, for each ReplicatedJob and each flavor, the nodes that its pods fit.
@@ -101,18 +113,22 @@ func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 		flavors = []kueue.ResourceFlavorSpec{{}}
 	}
 	for i := range e.ReplicatedJobs {
+		rj := &e.ReplicatedJobs[i]
 		for _, flavor := range flavors {
-			pod := podOn(&e.ReplicatedJobs[i].Template.Spec.Template.Spec, flavor)
+			pod := podOn(&rj.Template.Spec.Template.Spec, flavor)
 			affinity, requests := nodeaffinity.GetRequiredNodeAffinity(pod), resourcehelper.PodRequests(pod,
 				resourcehelper.PodResourcesOptions{})
-			hosts := fits{}
+			f := fits{int64(overrides.PodsPerJob(rj)) * int64(rj.Replicas), map[string]room{}}
 			for j := range c.Nodes {
 				node := &c.Nodes[j]
-				if matches, err := affinity.Match(node); err == nil && matches && takes(node, pod, requests) {
-					hosts[hostname(node)]++
+				if matches, err := affinity.Match(node); err == nil && matches && takes(node, pod) {
+					if n := holds(node, requests); n > 0 {
+						host := node.Labels[corev1.LabelHostname]
+						f.hosts[host] = room{f.hosts[host].nodes + 1, f.hosts[host].pods + n}
+					}
 				}
 			}
-			all = append(all, hosts)
+			all = append(all, f)
 		}
 	}
 	return all
@@ -131,9 +147,23 @@ func podOn(spec *corev1.PodSpec, flavor kueue.ResourceFlavorSpec) *corev1.Pod {
 	return pod
 }
 
-// takes reports whether a node takes a pod when nothing else runs there. One that isn't ready, which a taint shows,
+// holds returns how many pods with some requests a node holds when nothing else runs there.
+func holds(node *corev1.Node, requests corev1.ResourceList) int64 {
+	most := int64(math.MaxInt32)
+	if pods, bounded := node.Status.Allocatable[corev1.ResourcePods]; bounded {
+		most = pods.Value()
+	}
+	for name, need := range requests {
+		if has := node.Status.Allocatable[name]; !need.IsZero() {
+			most = min(most, has.MilliValue()/need.MilliValue())
+		}
+	}
+	return most
+}
+
+// takes reports whether a node takes a pod as to its taints. One that isn't ready, which a taint shows,
 // takes none, whatever the pod tolerates: nothing would start there.
-func takes(node *corev1.Node, pod *corev1.Pod, requests corev1.ResourceList) bool {
+func takes(node *corev1.Node, pod *corev1.Pod) bool {
 	taints := node.Spec.Taints
 	if node.Spec.Unschedulable { // as the scheduler does, also before the node has this taint
 		taints = append(slices.Clone(taints),
@@ -141,15 +171,7 @@ func takes(node *corev1.Node, pod *corev1.Pod, requests corev1.ResourceList) boo
 	}
 	_, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), taints, pod.Spec.Tolerations,
 		func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }, false)
-	if tainted || !Ready(node) {
-		return false
-	}
-	for name, need := range requests {
-		if has := node.Status.Allocatable[name]; has.Cmp(need) < 0 {
-			return false
-		}
-	}
-	return true
+	return !tainted && Ready(node)
 }
 
 // Ready reports whether a node has no taint of one that isn't.

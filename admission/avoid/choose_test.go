@@ -33,10 +33,17 @@ func nodeOf(name, pool string, gpus int64, taints ...corev1.Taint) corev1.Node {
 func jobsOf(specs ...corev1.PodSpec) *overrides.Effective {
 	e := &overrides.Effective{}
 	for i, spec := range specs {
-		rj := jobset.ReplicatedJob{Name: fmt.Sprintf("rj%d", i)}
+		rj := jobset.ReplicatedJob{Name: fmt.Sprintf("rj%d", i), Replicas: 1}
 		rj.Template.Spec.Template.Spec = spec
 		e.ReplicatedJobs = append(e.ReplicatedJobs, rj)
 	}
+	return e
+}
+
+// podsOf is what a TrainJob runs with one ReplicatedJob of so many pods.
+func podsOf(n int32, spec corev1.PodSpec) *overrides.Effective {
+	e := jobsOf(spec)
+	e.ReplicatedJobs[0].Template.Spec.Parallelism = &n
 	return e
 }
 
@@ -55,6 +62,8 @@ func TestChoose(t *testing.T) {
 	recent.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
 	twin := nodeOf("twin", "a", 8)
 	twin.Labels[corev1.LabelHostname] = "a0.host"
+	unnamed := nodeOf("x", "a", 8)
+	delete(unnamed.Labels, corev1.LabelHostname)
 	long := strings.Repeat("n", 64)
 	selects := gpu(1)
 	selects.NodeSelector = map[string]string{"pool": "a"}
@@ -89,6 +98,12 @@ func TestChoose(t *testing.T) {
 			want: []string{"gone"}},
 		"one that isn't ready": {nodes: append(nodes(1, "a"), nodeOf("b", "b", 8, broken)), runs: jobsOf(gpu(1)),
 			counted: []string{"b"}, want: []string{"b.host"}},
+		"its pods need all": {nodes: nodes(2, "a"), runs: podsOf(2, gpu(8)), counted: []string{"a1"}, left: 1},
+		"its pods need all but one": {nodes: nodes(4, "a"), runs: podsOf(6, gpu(4)), counted: []string{"a1", "a2"},
+			want: []string{"a1.host"}, left: 1},
+		"its pods don't fit at all": {nodes: nodes(2, "a"), runs: podsOf(3, gpu(8)), counted: []string{"a1", "a0"},
+			want: []string{"a1.host"}, left: 1},
+		"it has no hostname": {nodes: append(nodes(3, "a"), unnamed), runs: jobsOf(gpu(1)), counted: []string{"x"}, left: 1},
 		"others have no GPU": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 0), nodeOf("d", "d", 0)),
 			runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
 		"others aren't ready": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 8, broken)), runs: jobsOf(gpu(1)),

@@ -7,12 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, that
+// TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, and
+// those that it needs, that
 // nothing is kept off that isn't remembered, and that what is tolerated had to be.
 func TestHalf(t *testing.T) {
 	random := rand.New(rand.NewPCG(44, 1))
@@ -37,6 +39,9 @@ func TestHalf(t *testing.T) {
 			}
 		}
 		runs := jobsOf(steps...)
+		for i := range runs.ReplicatedJobs {
+			runs.ReplicatedJobs[i].Template.Spec.Parallelism = ptr.To(1 + random.Int32N(6))
+		}
 		choice := cluster.Choose(runs, counted, nil)
 		off := sets.New(choice.Hosts...)
 		if off.Len() != len(choice.Avoided) || len(choice.Avoided)+len(choice.Tolerated) != len(counted) {
@@ -46,11 +51,13 @@ func TestHalf(t *testing.T) {
 		full := sets.New[string]()
 		for _, fits := range cluster.fitting(runs) {
 			taken, of := fits.of(off), fits.of(nil)
-			if 2*taken > of {
-				t.Fatalf("round %d: %d of %d nodes that fit are kept off", round, taken, of)
+			if 2*taken.nodes > of.nodes || of.pods >= fits.pods && of.pods-taken.pods < fits.pods {
+				t.Fatalf("round %d: %+v of %+v that fit %d pods are kept off", round, taken, of, fits.pods)
 			}
-			if 2*(taken+1) > of {
-				full = full.Union(sets.KeySet(fits))
+			for host := range fits.hosts {
+				if fits.needs(host, off.Clone().Insert(host)) {
+					full.Insert(host)
+				}
 			}
 		}
 		for _, n := range choice.Tolerated {

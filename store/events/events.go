@@ -67,7 +67,7 @@ var (
 	// NodeAvoided is about a node that a TrainJob keeps off, and NodeRestarting about a restart for one.
 	NodeAvoided = Event{
 		corev1.EventTypeWarning, "NodeAvoided", "Running",
-		"It keeps off node %s for %s, from its next start on: pod %s %s (%s)",
+		"It keeps off node %s for %s, from its next start on, unless it needs the node: pod %s %s (%s)",
 	}
 	NodeRestarting = Event{
 		corev1.EventTypeWarning, "NodeRestarting", "Restarting",
@@ -78,8 +78,8 @@ var (
 	}
 	NodesTaken = Event{
 		corev1.EventTypeWarning, "NodesTaken", "Starting",
-		"Its pods may run on nodes on which others of it couldn't, because half of those that fit are kept off, or no " +
-			"other fits: %s; it keeps off: %s",
+		"Its pods may run on nodes on which others of it couldn't, because it keeps off half of those that fit, or because " +
+			"the others can't hold all its pods: %s; it keeps off: %s",
 	}
 	// NodeShared is an event of a node.
 	NodeShared = Event{
