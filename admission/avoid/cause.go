@@ -55,8 +55,8 @@ var notStarting = []string{
 	"CreatePodSandboxError", "KillPodSandboxError", "ConfigPodSandboxError", "SetupNetworkError",
 }
 
-// unsupported are the reasons for which a kubelet rejects what a pod asks for, as any like it would: sysctls and profiles
-// for example, or labels that the node has no more (Kubernetes v1.36, pkg/kubelet/lifecycle, sysctl).
+// unsupported are the reasons for which a kubelet rejects what a pod asks for, as any like it would: sysctls and
+// profiles for example, or labels that the node has no more (Kubernetes v1.36, pkg/kubelet/lifecycle, sysctl).
 var unsupported = []string{
 	"AppArmor", "NodeAffinity", "PodFeatureUnsupported", "PodLevelResourcesNotSupported", "PodOSNotSupported",
 	"PodOSSelectorNodeLabelDoesNotMatch", "SupplementalGroupsPolicyNotSupported", "SysctlForbidden",

@@ -146,7 +146,7 @@ func leftTainted(ctx context.Context, s *session, r *report) error {
 	for i := range nodes.Items {
 		if name := nodes.Items[i].Name; !remembered.Has(name) {
 			r.add(poor, "Node "+name, "it has taint "+api.AvoidedTaint+", and no TrainJob keeps off it; if the taint stays, "+
-				"nodes.taint is false, and nobody else removes it", "kubectl taint nodes "+name+" "+api.AvoidedTaint+"-")
+				"nodes.taint is false, and Signalbox doesn't remove it", "kubectl taint nodes "+name+" "+api.AvoidedTaint+"-")
 		}
 	}
 	return nil
