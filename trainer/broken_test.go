@@ -51,7 +51,8 @@ func TestBroken(t *testing.T) {
 	}{
 		"rejected": {pods: func(h *harness) { h.podOn("a", "n1", corev1.PodFailed, avoid.Rejected) }, sent: []string{told},
 			avoided: "n1 Rejected", lost: &api.Loss{JobSet: "jobset", Pod: "a", Restarts: 1, Restarting: true},
-			events: []string{"Warning NodeAvoided It keeps off node n1 for 1h0m0s, from its next start on, unless it needs the node: pod a was rejected " +
+			events: []string{"Warning NodeAvoided It keeps off node n1 for 1h0m0s, from its next start on, unless it " +
+				"needs the node: pod a was rejected " +
 				"by its kubelet (ItsReason)", "Warning NodeRestarting Pod a can't run on node n1; restart 1 of 3"}},
 		"an image, others run": {pods: func(h *harness) {
 			h.podOn("a", "n1", corev1.PodPending, avoid.NotStarted)

@@ -64,9 +64,9 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 	return choice
 }
 
-// hostOf returns the hostname of a node that is remembered; "" if it has no label for it, which NotIn doesn't exclude. One
-// that is gone may come back, with its name for a hostname; the API server rejects pods with a hostname that no label can have. A node that was created later than what
-// is remembered is another one.
+// hostOf returns the hostname of a node that is remembered; "" if it has no label for it, which NotIn doesn't exclude.
+// One that is gone may come back, with its name for a hostname; the API server rejects pods with a hostname that no
+// label can have. A node that was created later than what is remembered is another one.
 func (c Cluster) hostOf(n api.AvoidedNode) (host string, found bool) {
 	if i := slices.IndexFunc(c.Nodes, func(node corev1.Node) bool { return node.Name == n.Name }); i >= 0 {
 		return c.Nodes[i].Labels[corev1.LabelHostname], !Replaced(n, &c.Nodes[i])
@@ -99,8 +99,8 @@ func (f fits) of(hosts sets.Set[string]) (all room) {
 	return all
 }
 
-// needs reports whether the pods need a host, if off are kept off, it among them. Pods for which there is no room at all
-// need none.
+// needs reports whether the pods need a host, if off are kept off, it among them. Pods for which there is no room at
+// all need none.
 func (f fits) needs(host string, off sets.Set[string]) bool {
 	all, taken := f.of(nil), f.of(off)
 	return f.hosts[host].nodes > 0 && (2*taken.nodes > all.nodes || all.pods >= f.pods && all.pods-taken.pods < f.pods)

@@ -14,8 +14,7 @@ import (
 )
 
 // TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, and
-// those that it needs, that
-// nothing is kept off that isn't remembered, and that what is tolerated had to be.
+// those that it needs. Nothing is kept off that isn't remembered, and what is tolerated had to be.
 func TestHalf(t *testing.T) {
 	random := rand.New(rand.NewPCG(44, 1))
 	for round := range 2000 {
