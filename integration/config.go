@@ -108,6 +108,8 @@ type Placement interface {
 	TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error
 	// TakesJobs rejects a Job of it, or what JobSet creates before that, in the same way.
 	TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, rj *jobset.ReplicatedJob) error
+	// MorePods returns how many further pods of it the namespace's ResourceQuotas have room for, at most so many.
+	MorePods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob, most int32) (int32, error)
 }
 
 // policy is the configuration that decisions depend on.

@@ -104,6 +104,10 @@ func (r *resolver) findRoom(ctx context.Context, o *situation, wl *kueue.Workloa
 	if most < want.Least {
 		return nil
 	}
+	more, err := r.morePods(ctx, o, want, most-want.Have)
+	if most = want.Have + more; err != nil || most < want.Least {
+		return err
+	}
 	guard, policy := r.policy.Grow.Guard, &admissionregistrationv1.ValidatingAdmissionPolicy{}
 	if err := r.live.Get(ctx, client.ObjectKey{Name: guard}, policy); err != nil {
 		return fmt.Errorf("reading ValidatingAdmissionPolicy %s, without which others might be preempted: %w", guard, err)
@@ -118,6 +122,17 @@ func (r *resolver) findRoom(ctx context.Context, o *situation, wl *kueue.Workloa
 	slice.Spec.PodSets = podsets.WithCount(slice.Spec.PodSets, want.PodSet, count)
 	o.queue.slice = slice
 	return nil
+}
+
+// morePods returns how many further pods the TrainJob's namespace takes, at most so many. Those that it refuses would
+// cost the TrainJob its quota when it is started with them.
+func (r *resolver) morePods(ctx context.Context, o *situation, want *grow.Want, most int32) (int32, error) {
+	for i := range o.jobSet.Spec.ReplicatedJobs {
+		if rj := &o.jobSet.Spec.ReplicatedJobs[i]; kueue.NewPodSetReference(rj.Name) == want.PodSet {
+			return r.placement.MorePods(ctx, o.job, rj, most)
+		}
+	}
+	return 0, nil
 }
 
 // grow adds what is done with a running TrainJob that grows, or may.

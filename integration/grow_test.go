@@ -69,7 +69,7 @@ func growing(t *testing.T, config func(*configapi.Configuration), change ...func
 	h.runsPods()
 	h.clock.Step(30 * time.Minute)
 	h.saves("100")
-	h.room = 8
+	h.room, h.pods.more = 8, 100
 	return h
 }
 
@@ -301,6 +301,7 @@ func TestNotGrown(t *testing.T) {
 		"no quota": {config: grows, reads: true, before: func(h *harness) {
 			h.queueIs(func(cq *kueue.ClusterQueue) { cq.Spec.ResourceGroups = nil })
 		}},
+		"its namespace takes no more": {config: grows, reads: true, before: func(h *harness) { h.pods.more = 0 }},
 		"no policy": {config: grows, reads: true, before: func(h *harness) {
 			h.remove(&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "guard"}})
 		}},

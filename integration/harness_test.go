@@ -86,6 +86,7 @@ type harness struct {
 type pods struct {
 	refusal, ofJobs error
 	asked           int
+	more            int32 // that the namespace takes
 }
 
 type index struct {
@@ -121,6 +122,11 @@ func (h *harness) TakesPods(context.Context, *api.TrainJob, *jobset.ReplicatedJo
 // TakesJobs implements integration.Placement.
 func (h *harness) TakesJobs(context.Context, *api.TrainJob, *jobset.JobSet, *jobset.ReplicatedJob) error {
 	return h.pods.ofJobs
+}
+
+// MorePods implements integration.Placement.
+func (h *harness) MorePods(_ context.Context, _ *api.TrainJob, _ *jobset.ReplicatedJob, most int32) (int32, error) {
+	return min(most, h.pods.more), nil
 }
 
 func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Configuration)) *harness {

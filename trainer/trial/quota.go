@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +21,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -66,6 +68,41 @@ func (t *Trial) exceeds(
 		}
 	}
 	return nil, nil
+}
+
+// MorePods implements integration.Placement: it returns how many further pods of a started TrainJob's ReplicatedJob the
+// ResourceQuotas of its namespace have room for beside what uses them, at most so many.
+func (t *Trial) MorePods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob, most int32) (int32, error) {
+	var quotas corev1.ResourceQuotaList
+	err := t.live.List(ctx, &quotas, client.InNamespace(job.Namespace))
+	if mayNot(err) || err == nil && len(quotas.Items) == 0 {
+		return most, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("listing the ResourceQuotas of namespace %s: %w", job.Namespace, err)
+	}
+	pod, err := t.tryPod(ctx, job, rj)
+	if isFull(err) {
+		return 0, nil
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return 0, fmt.Errorf("trying a pod of ReplicatedJob %s: %w", rj.Name, err)
+	}
+	corev1defaults.SetObjectDefaults_Pod(pod)
+	evaluator := core.NewPodEvaluator(nil, t.clock)
+	for i := range quotas.Items {
+		status := &quotas.Items[i].Status
+		each, err := usageOf(evaluator, &quotas.Items[i], pod)
+		if err != nil {
+			return 0, fmt.Errorf("counting a pod for ResourceQuota %s: %w", quotas.Items[i].Name, err)
+		}
+		for name, free := range quota.SubtractWithNonNegativeResult(status.Hard, status.Used) {
+			if one := each[name]; one.Sign() > 0 {
+				most = int32(min(int64(most), free.MilliValue()/max(one.MilliValue(), 1)))
+			}
+		}
+	}
+	return most, nil
 }
 
 var podObjects = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("pods"))

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,10 +9,13 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -122,5 +126,43 @@ func TestPhases(t *testing.T) {
 	})
 	if fmt.Sprint(got) != "[[0 3] [1 2] [4]]" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestMorePods holds that a TrainJob grows by no more pods than the ResourceQuotas of its namespace leave.
+func TestMorePods(t *testing.T) {
+	used := func(q *corev1.ResourceQuota, used corev1.ResourceList) *corev1.ResourceQuota {
+		q.Status.Used = used
+		return q
+	}
+	list := func(name corev1.ResourceName, value string) corev1.ResourceList {
+		return corev1.ResourceList{name: resource.MustParse(value)}
+	}
+	for name, c := range map[string]struct {
+		quotas []client.Object
+		answer error
+		want   int32
+		fails  bool
+	}{
+		"no quota":      {want: 8},
+		"room":          {quotas: []client.Object{used(quotaOf("q", list("pods", "20")), list("pods", "2"))}, want: 8},
+		"room for some": {quotas: []client.Object{used(quotaOf("q", list("pods", "10")), list("pods", "7"))}, want: 3},
+		"of two": {quotas: []client.Object{used(quotaOf("q", list("pods", "10")), list("pods", "7")),
+			used(quotaOf("r", list("requests.nvidia.com/gpu", "9")), list("requests.nvidia.com/gpu", "0"))}, want: 2},
+		"overused": {quotas: []client.Object{used(quotaOf("q", list("pods", "2")), list("pods", "7"))}, want: 0},
+		"is full": {quotas: []client.Object{quotaOf("q", list("pods", "9"))},
+			answer: forbidden("check", "exceeded quota: q, requested: pods=1, used: pods=2"), want: 0},
+		"no answer": {quotas: []client.Object{quotaOf("q", list("pods", "9"))}, answer: context.DeadlineExceeded,
+			fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(nil, c.quotas...)
+			g.answer = c.answer
+			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job"}}
+			got, err := g.MorePods(t.Context(), job, stepOf("job"), 8)
+			if got != c.want || (err != nil) != c.fails {
+				t.Errorf("got %d, %v; want %d", got, err, c.want)
+			}
+		})
 	}
 }
