@@ -64,7 +64,7 @@ func (r *resolver) compute(o *situation) (err error) {
 		return err
 	}
 	dialect := o.trainer.Dialect
-	effective, err := r.memo.Compute(dialect, o.job, runtime, dialect.Others(o.job))
+	effective, err := r.memo.Compute(dialect.Rules, o.job, runtime, dialect.Others(o.job))
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
@@ -144,7 +144,7 @@ func (r *resolver) setMinCount(o *situation) error {
 		return errNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
-		dialect, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
+		dialect.Rules, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
 	if err != nil {
 		return fmt.Errorf("with %d nodes: %w", least, err)
 	}

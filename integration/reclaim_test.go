@@ -133,7 +133,7 @@ func TestReclaimableIfChanged(t *testing.T) {
 			o := observation(overrides.Bundled, func(o *observed) {
 				o.job.Spec.RuntimePatches = []trainerapi.RuntimePatch{entry(overrides.Manager, "a100")}
 				o.job.Status.JobsStatus = []trainerapi.JobStatus{{Name: "init", Succeeded: ptr.To[int32](1)}}
-				o.job.Status.Initializers = overrides.Initializers(o.job, spec)
+				o.job.Status.Initializers = overrides.Bundled.Initializers(o.job, spec)
 				o.queue.choice = &store.Choice{Spec: spec, Settings: spec}
 				c.change(o)
 				e, err := overrides.Bundled.Compute(o.job, o.queue.choice.Spec, overrides.Bundled.Entries(o.job))

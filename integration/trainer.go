@@ -134,7 +134,7 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	}
 	spec := o.queue.choice.Spec.Template.Spec
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
+	return podsets.Outlived(&spec, overrides.Bundled.Done(o.job, o.queue.choice.Spec))
 }
 
 var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +

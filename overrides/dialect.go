@@ -106,3 +106,26 @@ func (d *Dialect) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Reco
 	}
 	return d.List.Record(job, own)
 }
+
+// Compute returns what the TrainJob runs with the given entries on the runtime, as the Trainer builds it.
+func (d *Dialect) Compute(
+	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*Effective, error) {
+	return Compute(d.Rules, job, runtime, entries)
+}
+
+// Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now
+// (overrides.Done).
+func (d *Dialect) Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
+	return Done(d.Rules, job, runtime, d.Others(job))
+}
+
+// Initializers returns what each initializer of a TrainJob is (overrides.Initializers).
+func (d *Dialect) Initializers(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) map[string]string {
+	return Initializers(d.Rules, job, runtime, d.Others(job))
+}
+
+// Unused returns warnings about the fields of a TrainJob that have no effect on the runtime (overrides.Unused).
+func (d *Dialect) Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
+	return Unused(d.Rules, job, runtime, d.Others(job))
+}

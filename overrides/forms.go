@@ -94,14 +94,6 @@ func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
 		}}}
 }
 
-// named returns the labels and annotations of an override's metadata, the only part that Trainer reads.
-func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
-	if meta == nil {
-		return nil
-	}
-	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
-}
-
 func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
 	if o == nil {
 		return nil

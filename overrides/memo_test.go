@@ -43,7 +43,7 @@ func TestMemo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, err := m.Compute(d, job, &rt, of.entries)
+				got, err := m.Compute(d.Rules, job, &rt, of.entries)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +68,7 @@ func TestMemoShares(t *testing.T) {
 		job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 		job.Name = name
 		rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-		e, err := m.Compute(Bundled, job, &rt, nil)
+		e, err := m.Compute(Bundled.Rules, job, &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestMemoShares(t *testing.T) {
 		t.Error("more is kept than there is room for")
 	}
 	for range 2 {
-		if _, err := m.Compute(Bundled, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); err == nil {
+		if _, err := m.Compute(Bundled.Rules, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); err == nil {
 			t.Error("a runtime without ReplicatedJobs was taken")
 		}
 	}
@@ -109,7 +109,7 @@ func BenchmarkMemo(b *testing.B) {
 	m := NewMemo(64 << 20)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := m.Compute(Bundled, job, &runtime, nil); err != nil {
+		if _, err := m.Compute(Bundled.Rules, job, &runtime, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

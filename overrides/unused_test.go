@@ -77,7 +77,7 @@ func TestUnused(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
 			plain := built(t, "{}", &rt)
 			for path, spec := range settable {
-				warnings := strings.Join(Unused(jobOf(t, spec), &rt), "; ")
+				warnings := strings.Join(Bundled.Unused(jobOf(t, spec), &rt), "; ")
 				changes := !equality.Semantic.DeepEqual(built(t, spec, &rt), plain) ||
 					name == "flux" && path == "spec.trainer.numProcPerNode" // in a ConfigMap
 				if changes != (warnings == "") {
@@ -122,7 +122,7 @@ func TestUnusedTogether(t *testing.T) {
 	job := jobOf(t, `{trainer: {image: mine, command: [mine], numNodes: 3,
   resourcesPerNode: {limits: {nvidia.com/gpu: 1}}}, initializer: {dataset: {storageUri: 'hf://mine'}}}`)
 	before := job.DeepCopy()
-	warnings := Unused(job, &rt)
+	warnings := Bundled.Unused(job, &rt)
 	if len(warnings) != 2 || !strings.Contains(warnings[0],
 		"spec.trainer.image, spec.trainer.command, spec.trainer.resourcesPerNode; no ReplicatedJob of it has label") {
 		t.Errorf("got %q", warnings)
@@ -130,10 +130,10 @@ func TestUnusedTogether(t *testing.T) {
 	if !equality.Semantic.DeepEqual(job, before) {
 		t.Error("the TrainJob was changed")
 	}
-	if got := Unused(jobOf(t, "{}"), &rt); got != nil {
+	if got := Bundled.Unused(jobOf(t, "{}"), &rt); got != nil {
 		t.Errorf("nothing is set: got %q", got)
 	}
-	if got := Unused(job, &trainerapi.TrainingRuntimeSpec{}); got != nil {
+	if got := Bundled.Unused(job, &trainerapi.TrainingRuntimeSpec{}); got != nil {
 		t.Errorf("a runtime that can't be computed is refused otherwise: got %q", got)
 	}
 }
@@ -144,7 +144,7 @@ func TestUnusedWhenAdmitted(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	job := jobOf(t, `{trainer: {numNodes: 8}, runtimePatches: [{manager: `+Manager+`, trainingRuntimeSpec: {template:
   {spec: {replicatedJobs: [{name: node, template: {metadata: {annotations: {`+NodesAnnotation+`: "3"}}}}]}}}}]}`)
-	if got := Unused(job, &rt); len(got) > 0 {
+	if got := Bundled.Unused(job, &rt); len(got) > 0 {
 		t.Errorf("got %q", got)
 	}
 }

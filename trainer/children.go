@@ -72,7 +72,7 @@ func (r *Reconciler) createJobSet(
 		}
 	}
 	js := children.JobSet
-	status.MarkInitializers(js, overrides.Initializers(job, spec))
+	status.MarkInitializers(js, overrides.Bundled.Initializers(job, spec))
 	skipped, err := r.Gangs.Make(ctx, job, spec, children.Spec, js)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func (s subject) look(b *Builder, limits overrides.Limits) {
 		func() field.ErrorList { _, errs := b.Validate(ctx, nil, s.job, s.runtime); return errs },
 		func() field.ErrorList {
 			var err error
-			effective, err = overrides.NewMemo(64<<20).Compute(d, s.job, s.runtime, d.Others(s.job))
+			effective, err = overrides.NewMemo(64<<20).Compute(d.Rules, s.job, s.runtime, d.Others(s.job))
 			return asErrors(err)
 		},
 		func() field.ErrorList {

@@ -58,7 +58,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	job, spec := jobOf(t, "torch", "{}"), runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
-	e, err := overrides.NewMemo(64<<20).Compute(overrides.Bundled, job, spec, overrides.Bundled.Entries(job))
+	e, err := overrides.NewMemo(64<<20).Compute(overrides.Bundled.Rules, job, spec, overrides.Bundled.Entries(job))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func doneOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effectiv
 	}
 	spec := runtime.Template.Spec
 	spec.ReplicatedJobs = effective.ReplicatedJobs
-	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Done(job, runtime)))), ",")
+	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Bundled.Done(job, runtime)))), ",")
 }
 
 // needs returns what a TrainJob needs when it is admitted; the claims of the templates that are there are not tried.

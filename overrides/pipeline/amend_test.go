@@ -243,7 +243,7 @@ func TestDefaults(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, nodesRuntime("{torch: {}}", "{}"))
 	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
 		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		a, err := overrides.Bundled.Prepare(jobOf(t, "{}"), &rt, nil)
+		a, err := overrides.Prepare(overrides.Bundled.Rules, jobOf(t, "{}"), &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +289,7 @@ template:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := overrides.Bundled.Assemble(job, &rt, nil)
+	a, err := overrides.Assemble(overrides.Bundled.Rules, job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,11 +183,11 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return overrides.Done(job, nil) // the JobSet is about to be created
+		return overrides.Bundled.Done(job, nil) // the JobSet is about to be created
 	}
 	kept := job.Status.JobsStatus
 	if js == nil {
-		kept = overrides.Done(job, nil)
+		kept = overrides.Bundled.Done(job, nil)
 	}
 	for _, old := range kept {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {

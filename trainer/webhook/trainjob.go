@@ -211,7 +211,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
-		warnings = append(warnings, overrides.Unused(rq.New, spec)...)
+		warnings = append(warnings, overrides.Bundled.Unused(rq.New, spec)...)
 	}
 	entries := overrides.Bundled.Entries(rq.New)
 	warnings = append(warnings, overrides.Warnings(entries)...)
