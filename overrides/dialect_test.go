@@ -1,30 +1,78 @@
 package overrides
 
 import (
-	"encoding/json"
 	"fmt"
-	"reflect"
-	"strings"
 	"testing"
-	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
-// jobOf reads a TrainJob's spec.
-func jobOf(t *testing.T, spec string) *api.TrainJob {
-	t.Helper()
-	job := &api.TrainJob{}
-	if err := yaml.UnmarshalStrict([]byte(spec), &job.Spec); err != nil {
-		t.Fatal(err)
+// dialects are all that there are.
+func dialects() []*Dialect {
+	return []*Dialect{Bundled, Kubeflow23, Kubeflow22, Kubeflow21, Kubeflow20}
+}
+
+// reading returns a dialect that reads earlier forms by a reader.
+func reading(reader Reader) *Dialect {
+	return &Dialect{Traits: Traits{Name: "a manifest", Field: RuntimePatches}, Reader: reader}
+}
+
+// TestDialectValues holds what each dialect is asked for, and that those with other rules don't share a key of a Memo.
+func TestDialectValues(t *testing.T) {
+	want := []string{
+		"the bundled Trainer runtimePatches keyed=true counts=true snapshots=false",
+		"Kubeflow Trainer v2.3 runtimePatches keyed=true counts=true snapshots=true",
+		"Kubeflow Trainer v2.2 runtimePatches keyed=true counts=true snapshots=false",
+		"Kubeflow Trainer v2.1 podTemplateOverrides keyed=false counts=true snapshots=false",
+		"Kubeflow Trainer v2.0 podSpecOverrides keyed=false counts=false snapshots=false",
 	}
-	job.Spec.RuntimeRef.Name = "torch"
-	return job
+	keys := map[key]pipeline.Rules{}
+	for i, d := range dialects() {
+		got := fmt.Sprintf("%s %s keyed=%v counts=%v snapshots=%v", d.Name, d.Field, d.Keyed(), d.CountsJobs,
+			d.Snapshots)
+		if got != want[i] {
+			t.Errorf("got %s, want %s", got, want[i])
+		}
+		for j, other := range dialects() {
+			if (d == other) != (i == j) {
+				t.Errorf("%s == %s is %v", d.Name, other.Name, d == other)
+			}
+		}
+		shared, own, err := keysOf(d.Rules, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []key{shared, own} {
+			if other, found := keys[k]; found && other != d.Rules {
+				t.Errorf("%s shares a key with %+v", d.Name, other)
+			}
+			keys[k] = d.Rules
+		}
+	}
+}
+
+// TestKeyedOwn holds where the integration's entry is among runtimePatches.
+func TestKeyedOwn(t *testing.T) {
+	job := jobOf(t, "runtimePatches: [{manager: kueue.x-k8s.io/manager}, {manager: a.com/a}]")
+	own := start()
+	for _, d := range []*Dialect{Bundled, Kubeflow23, reading(Manifests(false))} {
+		if with := d.With(job, *own); len(with) != 2 || with[0].Patch != own.TrainingRuntimeSpec ||
+			with[1].Manager != "a.com/a" {
+			t.Errorf("%s: the entry is written in its place: %v", d.Name, with)
+		}
+		if with := d.With(&api.TrainJob{}, *own); len(with) != 1 || with[0].Manager != Manager {
+			t.Errorf("%s: the entry is added: %v", d.Name, with)
+		}
+		if record, err := d.Record(job, own); record != nil || err != nil {
+			t.Errorf("%s: a keyed entry needs no Record: %v, %v", d.Name, record, err)
+		}
+		if d.Own(job) != &job.Spec.RuntimePatches[0] || d.Own(&api.TrainJob{}) != nil {
+			t.Errorf("%s: the entry is found by its manager", d.Name)
+		}
+	}
 }
 
 const shapes = `
@@ -86,146 +134,5 @@ func TestDialects(t *testing.T) {
 				t.Errorf("%s: got %s, want %s", c.reason, got, c.want)
 			}
 		})
-	}
-}
-
-// TestGuide holds the table of the operator guide: what is replaced, and what is merged by name.
-func TestGuide(t *testing.T) {
-	const runtime = `
-template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {template: {spec: {
-  affinity: {nodeAffinity: {}}, schedulingGates: [{name: r}], imagePullSecrets: [{name: r}], tolerations: [{key: r}],
-  volumes: [{name: v, hostPath: {path: /r}}, {name: w, emptyDir: {}}],
-  containers: [{name: side, env: [{name: A, value: r}, {name: B, value: r}], volumeMounts: [{name: v, mountPath: /v,
-    subPath: r}, {name: w, mountPath: /w}, {name: w, mountPath: /same, readOnly: true}]}]}}}}}]}}
-`
-	const override = `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {
-  affinity: {podAffinity: {}}, schedulingGates: [{name: o}], imagePullSecrets: [{name: o}], tolerations: [{key: o}],
-    volumes: [{name: v, emptyDir: {}}],
-  containers: [{name: side, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}],
-    volumeMounts: [{name: v, mountPath: /elsewhere}, {name: v, mountPath: /same}]}]}}]`
-	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
-	job := jobOf(t, override)
-	e, err := Bundled.Compute(job, &rt, Bundled.Entries(job))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := e.ReplicatedJobs[0].Template.Spec.Template.Spec
-	side := findContainer(pod.Containers, "side")
-	if pod.Affinity.NodeAffinity != nil || pod.Affinity.PodAffinity == nil {
-		t.Errorf("affinity is replaced: %v", pod.Affinity)
-	}
-	if fmt.Sprint(pod.SchedulingGates, pod.ImagePullSecrets) != "[{o}] [{o}]" || len(pod.Tolerations) != 1 ||
-		pod.Tolerations[0].Key != "o" {
-		t.Errorf("gates, secrets and tolerations are replaced: %v %v %v", pod.SchedulingGates, pod.ImagePullSecrets,
-			pod.Tolerations)
-	}
-	if len(pod.Volumes) != 2 || pod.Volumes[0].EmptyDir == nil || pod.Volumes[0].HostPath != nil {
-		t.Errorf("a volume of the same name is overridden, in its place: %v", pod.Volumes)
-	}
-	if len(side.Env) != 2 || side.Env[0].Value != "" || side.Env[0].ValueFrom == nil || side.Env[1].Value != "r" {
-		t.Errorf("a variable of the same name is overridden, in its place: %v", side.Env)
-	}
-	want := []corev1.VolumeMount{{Name: "w", MountPath: "/w"}, {Name: "v", MountPath: "/same"},
-		{Name: "v", MountPath: "/elsewhere"}}
-	for _, m := range want {
-		found := false
-		for _, have := range side.VolumeMounts {
-			found = found || have == m
-		}
-		if !found || len(side.VolumeMounts) != len(want) {
-			t.Errorf("mounts of the same path, or of the same volume, are replaced: %v lacks %v", side.VolumeMounts, m)
-		}
-	}
-}
-
-func start() *trainerapi.RuntimePatch {
-	own := trainerapi.RuntimePatch{Manager: Manager, Time: &metav1.Time{Time: time.Unix(1_700_000_000, 0).UTC()}}
-	own.TrainingRuntimeSpec = forPods([]api.TargetJob{{Name: "dataset-initializer"}, {Name: "node"}},
-		&metav1.ObjectMeta{Labels: map[string]string{"kueue.x-k8s.io/podset": "x"}}, nil)
-	own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec = &trainerapi.PodSpecPatch{
-		NodeSelector: map[string]string{"gpu": "a"}, Tolerations: []corev1.Toleration{
-			{Key: "gpu", TolerationSeconds: new(int64)}}}
-	return &own
-}
-
-// TestRecord holds that the integration's elements are found again among the users', and read back as its entry.
-func TestRecord(t *testing.T) {
-	for _, c := range []struct {
-		dialect  *Dialect
-		elements int
-		users    string
-	}{
-		{Kubeflow21, 2, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}},
-  {targetJobs: [{name: node}], metadata: {labels: {a: b}}}]`},
-		{Kubeflow20, 1, `podSpecOverrides: [{targetJobs: [{name: dataset-initializer}], serviceAccountName: sa},
-  {targetJobs: [{name: other}], volumes: [{name: v}]}]`},
-	} {
-		t.Run(c.dialect.Name, func(t *testing.T) {
-			job := jobOf(t, c.users)
-			if c.dialect.Own(job) != nil {
-				t.Fatal("it has none")
-			}
-			own := start()
-			elements, err := c.dialect.List.elements(own)
-			if err != nil || len(elements) != c.elements {
-				t.Fatalf("%d elements, %v", len(elements), err)
-			}
-			value, err := (&Record{Field: c.dialect.Field, Time: own.Time, Own: elements}).String()
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, err := json.Marshal(job)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var object map[string]any
-			if err := json.Unmarshal(data, &object); err != nil {
-				t.Fatal(err)
-			}
-			spec := object["spec"].(map[string]any)
-			users := spec[c.dialect.Field].([]any)
-			spec[c.dialect.Field] = append(append([]any{}, users...), elements...)
-			data, err = json.Marshal(object)
-			if err != nil {
-				t.Fatal(err)
-			}
-			started := &api.TrainJob{}
-			if err := json.Unmarshal(data, started); err != nil {
-				t.Fatal(err)
-			}
-			started.Annotations = map[string]string{RecordAnnotation: value}
-			if got := c.dialect.Own(started); got == nil || !got.Time.Equal(own.Time) ||
-				len(StepsOf(got)) != c.elements {
-				t.Errorf("the entry is read back: %+v", got)
-			}
-			if n := len(c.dialect.Others(started)); n != 2 {
-				t.Errorf("%d others, there are 2", n)
-			}
-			if n := len(c.dialect.Entries(started)); n != 2+c.elements {
-				t.Errorf("%d entries", n)
-			}
-			if got := Without(spec[c.dialect.Field].([]any), elements); !reflect.DeepEqual(got, users) {
-				t.Errorf("the users' are as they were: %v", got)
-			}
-			if n := len(c.dialect.With(started, *own)); n != 3 {
-				t.Errorf("with another of its own there are %d", n)
-			}
-			cleared := started.DeepCopy()
-			if cleared.Annotations[RecordAnnotation],
-				err = (&Record{Field: c.dialect.Field, Time: own.Time}).String(); err != nil {
-				t.Fatal(err)
-			}
-			if got := c.dialect.Own(cleared); got == nil || got.TrainingRuntimeSpec != nil {
-				t.Errorf("one that has run and is cleared has an entry of nothing: %+v", got)
-			}
-		})
-	}
-	broken := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: "{"}}}
-	if _, err := RecordOf(broken); err == nil || !strings.Contains(err.Error(),
-		"metadata.annotations[signalbox.dev/overrides]") || !strings.Contains(err.Error(), "delete the TrainJob") {
-		t.Errorf("what can't be read is refused with the way out: %v", err)
-	}
-	if Kubeflow21.Own(broken) != nil || len(Kubeflow21.Entries(broken)) != 0 {
-		t.Error("what can't be read is nobody's entry")
 	}
 }

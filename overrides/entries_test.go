@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -172,5 +174,80 @@ func TestSetter(t *testing.T) {
 	const bare = `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`
 	if meta, spec := PodPatch(entries(t, bare)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
 		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
+	}
+}
+
+// TestFrozen holds that errors have the order of the fields, whatever the order of a map.
+func TestFrozen(t *testing.T) {
+	before := jobOf(t, "{}")
+	after := jobOf(t, "{initializer: {}, trainer: {numNodes: 2}, activeDeadlineSeconds: 3, managedBy: a.com/b}")
+	after.Spec.RuntimeRef.Name = "other"
+	for range 100 {
+		errs, changed := CheckFrozen(before, after)
+		var fields []string
+		for _, e := range errs {
+			fields = append(fields, e.Field)
+		}
+		got := strings.Join(fields, " ")
+		if want := "spec.runtimeRef spec.initializer spec.trainer spec.activeDeadlineSeconds spec.managedBy"; got != want ||
+			!changed {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	before.Spec.Suspend, after.Spec.Suspend = ptr.To(true), ptr.To(true)
+	if errs, changed := CheckFrozen(before, after); len(errs) > 0 || !changed {
+		t.Errorf("a suspended TrainJob may change: %v", errs)
+	}
+}
+
+// TestOrder holds that texts of several parts are the same however often they are made.
+func TestOrder(t *testing.T) {
+	before := jobOf(t, "runtimePatches: [{manager: a.com/a}, {manager: b.com/b}, {manager: c.com/c}]")
+	after := jobOf(t, "runtimePatches: [{manager: d.com/d}, {manager: e.com/e}, {manager: f.com/f}]")
+	lists := jobOf(t, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {a: b}, affinity: {},
+  schedulingGates: [{name: g}],
+  imagePullSecrets: [{name: s}], volumes: [{name: v}], containers: [{name: c, env: [{name: A}],
+    volumeMounts: [{name: v, mountPath: /v}]}]}}]`)
+	var first string
+	for i := range 100 {
+		c, err := Convert(Guide, lists)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(CheckTransition(Changed(before, after), before, after, nil).ToAggregate(), c.Depends)
+		if i == 0 {
+			first = got
+		}
+		if got != first || !strings.Contains(got, "the entry of a.com/a, b.com/b, c.com/c, d.com/d, e.com/e, f.com/f") {
+			t.Fatalf("got %s, and before %s", got, first)
+		}
+	}
+	if c, err := Convert(Guide, lists); err != nil || len(c.Depends) != 7 {
+		t.Errorf("each field that is replaced is named: %v, %v", c, err)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	lists := "podTemplateOverrides: [{targetJobs: [{name: node}]}]"
+	histories := "templateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"
+	for name, c := range map[string]struct {
+		before, after string
+		want          string
+	}{
+		"nothing":   {lists, lists, ""},
+		"patches":   {"{}", "runtimePatches: [{manager: a.com/a}]", "spec.runtimePatches: Forbidden: the entry of a.com/a"},
+		"histories": {"{}", histories, "spec.templateOverrides: Forbidden: its entries"},
+		"lists":     {"{}", lists, "spec.podTemplateOverrides: Forbidden: its entries"},
+		"the order": {"runtimePatches: [{manager: a.com/a}, {manager: b.com/b}]",
+			"runtimePatches: [{manager: b.com/b}, {manager: a.com/a}]", "the order of the entries"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := jobOf(t, c.before), jobOf(t, c.after)
+			path := cmp.Or(Changed(before, after), ChangedForm(before, after))
+			errs := CheckTransition(path, before, after, nil)
+			if (path != nil) != (c.want != "") || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
+				t.Errorf("got %v, want %q", errs, c.want)
+			}
+		})
 	}
 }
