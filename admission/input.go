@@ -9,6 +9,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // Features are the feature gates of Kueue that a start depends on.
@@ -24,7 +25,7 @@ type Input struct {
 	Job     *api.TrainJob
 	Runtime *trainerapi.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
-	Dialect *overrides.Dialect
+	Dialect *dialect.Dialect
 	// Effective is what the TrainJob runs with the entries of others alone; nil computes it.
 	Effective *overrides.Effective
 	// Workload is admitted: status.admission is set.

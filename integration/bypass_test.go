@@ -23,6 +23,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // label sets a label of the TrainJob.
@@ -51,7 +52,7 @@ func TestNoPriorityClass(t *testing.T) {
 		h.label(constants.WorkloadPriorityClassLabel, "nonesuch")
 		return js
 	}
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		running(t, h)
 		h.evict(kueue.WorkloadEvictedByPreemption)
 		if h.settle("job"); !h.suspended("job") || h.workload().Spec.PriorityClassRef.Name != "high" {
@@ -59,7 +60,7 @@ func TestNoPriorityClass(t *testing.T) {
 		}
 	})
 	t.Run("ended", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.remove(running(t, h))
 		h.end("job", trainerapi.TrainJobComplete)
 		if h.settle("job"); !workloadfinish.IsFinished(h.workload()) {
@@ -67,7 +68,7 @@ func TestNoPriorityClass(t *testing.T) {
 		}
 	})
 	t.Run("new", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		job := newTrainJob("job")
 		job.Labels[constants.WorkloadPriorityClassLabel] = "high"
 		h.create(job)
@@ -86,7 +87,7 @@ func TestNoPriorityClass(t *testing.T) {
 
 // TestPriorityClassDeleted holds that a TrainJob says so that can't get the Workload that it needs.
 func TestPriorityClassDeleted(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	high := &kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100}
 	h.create(high)
 	job := newTrainJob("job")
@@ -109,7 +110,7 @@ func TestPriorityClassDeleted(t *testing.T) {
 func TestPrebuiltKeepsQuota(t *testing.T) {
 	for _, label := range []string{constants.WorkloadPriorityClassLabel, constants.QueueLabel} {
 		t.Run(label, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			h.admit()
 			wl := h.workload()
@@ -132,7 +133,7 @@ func TestPrebuiltKeepsQuota(t *testing.T) {
 func TestPrebuiltBoost(t *testing.T) {
 	for name, origin := range map[string]string{"a user's": "", "one that says that MultiKueue has made it": "origin"} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, tenMinutes)
+			h := newHarness(t, dialect.Bundled, tenMinutes)
 			prebuilt := h.fromOrigin(h.podSets())
 			prebuilt.Annotations = map[string]string{boost.Annotation: "1000", "example.com/any": "1",
 				boost.MarkAnnotation: "3 2099-01-01T00:00:00Z"}
@@ -154,7 +155,7 @@ func TestPrebuiltBoost(t *testing.T) {
 
 // TestOtherQueueWhileDeactivated holds that another queue doesn't undo what an admin has stopped.
 func TestOtherQueueWhileDeactivated(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -191,7 +192,7 @@ func TestChangedLabels(t *testing.T) {
 			map[string]string{constants.QueueLabel: "Team_A"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
 			h.queue()
 			job := h.trainJob("job")
@@ -208,7 +209,7 @@ func TestChangedLabels(t *testing.T) {
 
 // TestReclaimedRunsAgain holds that pods whose quota was given back don't run again on the same admission.
 func TestReclaimedRunsAgain(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	rt := &api.ClusterTrainingRuntime{}
 	h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
 	first := jobset.ReplicatedJob{Name: "first", Replicas: 1}
@@ -260,7 +261,7 @@ func TestReclaimedRunsAgain(t *testing.T) {
 func TestOtherQueue(t *testing.T) {
 	for _, admitted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("admitted %t", admitted), func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			wl := h.workload()
 			one := kueue.PodSetAssignment{
@@ -288,7 +289,7 @@ func TestOtherQueue(t *testing.T) {
 // TestNoRoom holds that a TrainJob that has no room for the integration's entry isn't queued.
 func TestNoRoom(t *testing.T) {
 	for entries, reason := range map[int]string{overrides.MaxEntries - 1: "", overrides.MaxEntries: "LimitExceeded"} {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		job := newTrainJob("job")
 		for i := range entries {
 			job.Spec.RuntimePatches = append(job.Spec.RuntimePatches,

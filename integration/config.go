@@ -30,6 +30,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -46,7 +47,7 @@ type Config struct {
 	Limits   overrides.Limits
 	Patience
 	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
-	Trainer   *overrides.Dialect
+	Trainer   *dialect.Dialect
 	Placement Placement
 	Clock     clock.Clock
 }

@@ -14,6 +14,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -42,7 +43,7 @@ func FuzzWebhook(f *testing.F) {
 	}
 	limits := review.LimitsFor(256<<10, 1000)
 	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Limits: limits}
-	trainer := trainerOf(overrides.Kubeflow23)
+	trainer := trainerOf(dialect.Kubeflow23)
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		rq, err := reader.Read(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update,

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -37,7 +37,7 @@ func TestSliceIsWithdrawn(t *testing.T) {
 		}, false},
 		"its TrainJob ends": {func(h *harness) { h.end("job", "Complete") }, false},
 		"the manager starts again": {func(h *harness) {
-			h.start(overrides.Bundled, grows)
+			h.start(dialect.Bundled, grows)
 		}, true},
 		"what it replaces is gone": {func(h *harness) {
 			wl := h.old()

@@ -8,7 +8,7 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -32,7 +32,7 @@ func (listTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
 }
 
 func (listTrainer) unqueued(rq *review.Request) []jsonpatch.Operation {
-	return rq.Restore(overrides.RecordAnnotation)
+	return rq.Restore(legacy.RecordAnnotation)
 }
 
 func (t listTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) { return t.render(rq) }
@@ -74,7 +74,7 @@ func (t listTrainer) render(rq *review.Request) ([]jsonpatch.Operation, error) {
 	}
 	patch := t.listPatch(list, append(slices.Clone(users), record.Own...))
 	if record.Empty() {
-		return append(patch, rq.Annotate(overrides.RecordAnnotation, nil)...), nil
+		return append(patch, rq.Annotate(legacy.RecordAnnotation, nil)...), nil
 	}
 	annotated, err := annotateRecord(rq, record)
 	return append(patch, annotated...), err
@@ -82,15 +82,15 @@ func (t listTrainer) render(rq *review.Request) ([]jsonpatch.Operation, error) {
 
 // records returns the Record before a request, and a copy of it or, if the integration sent the request, the one sent.
 // One that can't be read was not written by the integration, and counts for nothing.
-func records(rq *review.Request) (before, record *overrides.Record) {
-	before, record = &overrides.Record{}, &overrides.Record{}
+func records(rq *review.Request) (before, record *legacy.Record) {
+	before, record = &legacy.Record{}, &legacy.Record{}
 	if rq.Old != nil {
-		if r, err := overrides.RecordOf(rq.Old); err == nil && r != nil {
-			before, record = r, &overrides.Record{Field: r.Field, Time: r.Time, Own: r.Own, Users: r.Users}
+		if r, err := legacy.RecordOf(rq.Old); err == nil && r != nil {
+			before, record = r, &legacy.Record{Field: r.Field, Time: r.Time, Own: r.Own, Users: r.Users}
 		}
 	}
 	if rq.Trusted {
-		if r, err := overrides.RecordOf(rq.New); err == nil && r != nil {
+		if r, err := legacy.RecordOf(rq.New); err == nil && r != nil {
 			record = r
 		}
 	}
@@ -98,7 +98,7 @@ func records(rq *review.Request) (before, record *overrides.Record) {
 }
 
 // dropped reports whether the API server no longer stores the list although the Record has elements of it.
-func (t listTrainer) dropped(rq *review.Request, before *overrides.Record) (bool, error) {
+func (t listTrainer) dropped(rq *review.Request, before *legacy.Record) (bool, error) {
 	stored, err := rq.Stored()
 	if err != nil {
 		return false, err
@@ -117,10 +117,10 @@ func (t listTrainer) listPatch(list, all []any) []jsonpatch.Operation {
 	return nil
 }
 
-func annotateRecord(rq *review.Request, record *overrides.Record) ([]jsonpatch.Operation, error) {
+func annotateRecord(rq *review.Request, record *legacy.Record) ([]jsonpatch.Operation, error) {
 	value, err := record.String()
 	if err != nil {
 		return nil, err
 	}
-	return rq.Annotate(overrides.RecordAnnotation, &value), nil
+	return rq.Annotate(legacy.RecordAnnotation, &value), nil
 }

@@ -9,13 +9,14 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	jsonpatchapply "gopkg.in/evanphx/json-patch.v4"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // TestRender holds that a list of overrides has the users' elements as they were sent, and after them the
 // integration's.
 func TestRender(t *testing.T) {
-	list := trainerOf(overrides.Kubeflow21).trainerReviews.(listTrainer)
+	list := trainerOf(dialect.Kubeflow21).trainerReviews.(listTrainer)
 	const own = `{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"a"}}}`
 	const users = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"},"future":1.5}`
 	record := func(own, users string) string {
@@ -79,7 +80,7 @@ func TestRender(t *testing.T) {
 			object := func(elements, record string) string {
 				o := map[string]any{"metadata": map[string]any{"name": "job"}, "spec": map[string]any{"suspend": true}}
 				if record != "-" {
-					o["metadata"].(map[string]any)["annotations"] = map[string]any{overrides.RecordAnnotation: record}
+					o["metadata"].(map[string]any)["annotations"] = map[string]any{legacy.RecordAnnotation: record}
 				}
 				if elements != "" {
 					o["spec"].(map[string]any)["podTemplateOverrides"] = json.RawMessage("[" + elements + "]")
@@ -113,7 +114,7 @@ func TestRender(t *testing.T) {
 			if !sameJSON(t, string(got.Spec.PodTemplateOverrides), want) {
 				t.Errorf("%s: got %s, want %s", c.reason, got.Spec.PodTemplateOverrides, want)
 			}
-			rec, has := got.Metadata.Annotations[overrides.RecordAnnotation]
+			rec, has := got.Metadata.Annotations[legacy.RecordAnnotation]
 			if has != (c.wantRec != "-") || has && !sameJSON(t, rec, c.wantRec) {
 				t.Errorf("%s: record %s, want %s", c.reason, rec, c.wantRec)
 			}
@@ -125,7 +126,7 @@ func TestRender(t *testing.T) {
 	}
 	// The CRD has been upgraded, which isn't known yet.
 	of := func(record string) string {
-		return `{"metadata":{"annotations":{"` + overrides.RecordAnnotation + `":` + quoted(t, record) + `}},"spec":{}}`
+		return `{"metadata":{"annotations":{"` + legacy.RecordAnnotation + `":` + quoted(t, record) + `}},"spec":{}}`
 	}
 	operations, err := list.render(requestOf(t, true, of(record(own, users)), of(record("", ""))))
 	if err != nil || len(operations) != 1 || !sameJSON(t, operations[0].Value.(string), record(own, users)) {
@@ -136,7 +137,7 @@ func TestRender(t *testing.T) {
 	if err != nil || len(operations) != 1 || operations[0].Path != "/metadata/annotations" {
 		t.Errorf("another Trainer's record waits to be migrated, whatever is sent: %v %v", operations, err)
 	}
-	keyed := trainerOf(overrides.Kubeflow23)
+	keyed := trainerOf(dialect.Kubeflow23)
 	if operations, err := keyed.completeOwn(requestOf(t, true, foreign, foreign)); err != nil || operations != nil {
 		t.Errorf("a list by manager is not rendered: %v %v", operations, err)
 	}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
@@ -32,7 +32,7 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		return patched(w.trainer.completeOwn(rq))
 	}
 	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
-		if errs := w.policy.limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
+		if errs := w.policy.limits.CheckSize(rq.New, legacy.EveryEntry(rq.New)); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -42,7 +43,7 @@ func (r *resolver) decideQueue(o *situation) error {
 
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
 func resolveRecord(o *situation) error {
-	record, err := overrides.RecordOf(o.job)
+	record, err := legacy.RecordOf(o.job)
 	if err != nil || !o.trainer.Foreign(record) {
 		return err
 	}
@@ -54,7 +55,7 @@ func resolveRecord(o *situation) error {
 // compute makes the PodSets of the runtime, and decides whether the TrainJob may be queued for them.
 func (r *resolver) compute(o *situation) (err error) {
 	limits, runtime := r.policy.limits, o.queue.choice.Spec
-	entries := overrides.EveryEntry(o.job)
+	entries := legacy.EveryEntry(o.job)
 	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job, entries),
 		limits.CheckRuntime(o.job, runtime, entries))
 	if len(errs) > 0 {

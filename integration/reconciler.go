@@ -21,6 +21,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
@@ -172,20 +173,20 @@ func (r *Reconciler) countReady(o *situation) {
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-func trainerOf(dialect *overrides.Dialect) Trainer {
-	if dialect == overrides.Bundled {
-		t := bundledTrainer{here: here{dialect}}
-		return Trainer{dialect, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
+func trainerOf(d *dialect.Dialect) Trainer {
+	if d == dialect.Bundled {
+		t := bundledTrainer{here: here{d}}
+		return Trainer{d, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
 			guarded: ownAnnotations}, t, t, t, t}
 	}
-	kubeflow := kubeflowTrainer{here{dialect}}
+	kubeflow := kubeflowTrainer{here{d}}
 	facts := traits{ways: []string{oneWrite, twoWrites}, guarded: ownAnnotations}
-	if dialect.Keyed() {
+	if d.Keyed() {
 		keyed := keyedTrainer{kubeflowTrainer: kubeflow}
-		return Trainer{dialect, facts, kubeflow, kubeflow, keyed, keyed}
+		return Trainer{d, facts, kubeflow, kubeflow, keyed, keyed}
 	}
 	facts.guarded = []string{store.PinAnnotation}
-	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, listTrainer{kubeflow}}
+	return Trainer{d, facts, kubeflow, kubeflow, listTrainer{kubeflow}, listTrainer{kubeflow}}
 }
 
 // podsReadyAfter is how long after its admission a Workload has condition PodsReady if Kueue waits for pods by default

@@ -13,7 +13,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -102,7 +102,7 @@ type writeStatus struct {
 type clearEntry struct{}
 
 // migrate moves what the TrainJob said to a previous Trainer into the present one's fields.
-type migrate struct{ record *overrides.Record }
+type migrate struct{ record *legacy.Record }
 
 // deleteSnapshot deletes Kubeflow Trainer's snapshot of a runtime that was edited.
 type deleteSnapshot struct{ object *corev1.ConfigMap }

@@ -14,6 +14,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -23,7 +24,7 @@ import (
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
 // review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
 type Trainer struct {
-	*overrides.Dialect
+	*dialect.Dialect
 	traits
 	trainerReads
 	trainerRuns
@@ -113,7 +114,7 @@ type trainerReviews interface {
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
-type here struct{ *overrides.Dialect }
+type here struct{ *dialect.Dialect }
 
 func (here) startable(ctx context.Context, r reads, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)
@@ -134,7 +135,7 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	}
 	spec := o.queue.choice.Spec.Template.Spec
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, overrides.Bundled.Done(o.job, o.queue.choice.Spec))
+	return podsets.Outlived(&spec, dialect.Bundled.Done(o.job, o.queue.choice.Spec))
 }
 
 var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +

@@ -11,7 +11,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -73,7 +73,7 @@ const DeactivateAnnotation = "signalbox.dev/deactivate"
 const DispatchAnnotation = "signalbox.dev/dispatch"
 
 // ownAnnotations are the integration's. Nobody else may add, change or remove them.
-var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
+var ownAnnotations = []string{store.PinAnnotation, legacy.RecordAnnotation}
 
 // saysFailure reports whether a condition is about requests that fail.
 func saysFailure(c *metav1.Condition) bool {

@@ -21,7 +21,7 @@ import (
 // CheckEntries returns an error for each of a TrainJob's entries that is invalid whatever the runtime.
 func CheckEntries(job *api.TrainJob, entries []Entry) field.ErrorList {
 	managerOf := func(p trainerapi.RuntimePatch) string { return p.Manager }
-	errs := checkManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
+	errs := CheckManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
 	for _, entry := range entries {
 		errs = append(errs, checkContent(entry)...)
 	}
@@ -37,8 +37,8 @@ func CheckRoom(job *api.TrainJob) field.ErrorList {
 	return nil
 }
 
-// checkManagers returns an error for each manager of a list that is invalid or has a second entry.
-func checkManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
+// CheckManagers returns an error for each manager of a list that is invalid or has a second entry.
+func CheckManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
 	var errs field.ErrorList
 	if len(entries) > MaxEntries {
 		errs = append(errs, field.TooMany(list, len(entries), MaxEntries))
@@ -93,7 +93,7 @@ func checkNamedOnce(path *field.Path, replicatedJobs []trainerapi.ReplicatedJobP
 // checkKeys returns an error for each key that is a directive of a strategic merge: "$patch: delete" among labels
 // removes all labels.
 func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) field.ErrorList {
-	values, err := valuesOf(path.String(), patch)
+	values, err := ValuesOf(path.String(), patch)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, "", err.Error())}
 	}
@@ -115,7 +115,7 @@ func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
 		return rj.Template != nil && hasMetadata(rj.Template.Metadata) || hasMetadata(meta) ||
 			spec != nil && !equality.Semantic.DeepEqual(*spec, trainerapi.PodSpecPatch{})
 	}
-	return !hasMetadata(jobSetMetadata(patch)) && !slices.ContainsFunc(replicatedJobsOf(patch), changes)
+	return !hasMetadata(jobSetMetadata(patch)) && !slices.ContainsFunc(ReplicatedJobsOf(patch), changes)
 }
 
 // Check returns an error for each part of the TrainJob's entries and initializers that is for something that the
@@ -132,7 +132,7 @@ func Check(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries [
 // have, or else one where the entry is empty.
 func checkEntry(entry Entry, runtime string, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
 	var errs field.ErrorList
-	for _, patch := range replicatedJobsOf(entry.Patch) {
+	for _, patch := range ReplicatedJobsOf(entry.Patch) {
 		rj := find(replicatedJobs, patch.Name)
 		if rj == nil {
 			errs = append(errs, notFound(entry.targetPath(patch.Name), patch.Name, names(replicatedJobs),
@@ -217,7 +217,7 @@ func checkInitializers(
 		return nil
 	}
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
-	if merged, err := merge(runtime, entries); err == nil { // else checkEntry returns an error
+	if merged, err := Merge(runtime, entries); err == nil { // else checkEntry returns an error
 		replicatedJobs = merged.Template.Spec.ReplicatedJobs
 	}
 	var errs field.ErrorList

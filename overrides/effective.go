@@ -28,7 +28,7 @@ type Effective struct {
 func Prepare(
 	rules pipeline.Rules, trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*pipeline.Assembly, error) {
-	merged, err := merge(runtime, entries)
+	merged, err := Merge(runtime, entries)
 	if err != nil {
 		return nil, err
 	}

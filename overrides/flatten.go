@@ -10,10 +10,10 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// valuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
+// ValuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
 // by their path); any other list is one value, which a merge replaces as a whole.
-func valuesOf(path string, object any) (map[string]string, error) {
-	content, err := generic(object)
+func ValuesOf(path string, object any) (map[string]string, error) {
+	content, err := Generic(object)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func flattenList(path string, list []any, into map[string]string) {
 	}
 }
 
-// generic returns a value in the types of decoded JSON.
-func generic(value any) (any, error) {
+// Generic returns a value in the types of decoded JSON.
+func Generic(value any) (any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, err

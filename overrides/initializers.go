@@ -22,7 +22,7 @@ import (
 // its pods, how often they run, and what it waits for, which it works with. It is nil without initializers, and if what
 // the TrainJob runs can't be computed.
 //
-// entries are those of others than the integration. Its entry says where pods run and how many nodes there are, which differs from one
+// entries are without the integration's. That says where pods run and how many nodes there are, which differs from one
 // start to the next. All else is the user's or the runtime's.
 func Initializers(
 	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
@@ -74,8 +74,8 @@ func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error
 }
 
 // Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now,
-// on the runtime. Without a runtime (nil), initializers aren't compared with what they were. entries are those of others
-// than the integration.
+// on the runtime, with entries without the integration's. Without a runtime (nil), initializers aren't compared with
+// what they were.
 //
 // An initializer that ran under a release that didn't keep what it was is done unless an entry was changed after the
 // stop.

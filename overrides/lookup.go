@@ -37,8 +37,8 @@ func names(replicatedJobs []jobset.ReplicatedJob) []string {
 
 func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
 
-// named returns the labels and annotations of an override's metadata, the only part that Trainer reads.
-func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
+// MetadataPatch returns the labels and annotations of an override's metadata, the only part that Trainer reads.
+func MetadataPatch(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
 	if meta == nil {
 		return nil
 	}

@@ -61,7 +61,8 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns the result of Compute, which is shared and must not be changed. That of rules that amend has no Built.
+// Compute returns the result of the function Compute, which is shared and must not be changed. Built is left out if the
+// rules amend.
 func (m *Memo) Compute(
 	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {

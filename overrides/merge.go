@@ -13,8 +13,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
-func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerapi.TrainingRuntimeSpec, error) {
+// Merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
+func Merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerapi.TrainingRuntimeSpec, error) {
 	merged := runtime.DeepCopy()
 	template := &merged.Template
 	order := make(map[string]int, len(template.Spec.ReplicatedJobs))
@@ -26,7 +26,7 @@ func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerap
 			template.Labels = labels.Merge(template.Labels, meta.Labels)
 			template.Annotations = labels.Merge(template.Annotations, meta.Annotations)
 		}
-		patches := replicatedJobsOf(entry.Patch)
+		patches := ReplicatedJobsOf(entry.Patch)
 		if len(patches) == 0 {
 			continue
 		}
@@ -56,7 +56,7 @@ func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerap
 // same name.
 func makeRoom(replicatedJobs []jobset.ReplicatedJob, patches []trainerapi.ReplicatedJobPatch) {
 	for _, rj := range patches {
-		_, over := podPatchOf(&rj)
+		_, over := PodPatchOf(&rj)
 		if over == nil {
 			continue
 		}

@@ -14,32 +14,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // TrainJobCRD is the CRD that shows which Trainer is installed.
 const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
 // DialectOf returns how the Trainer that a CRD is of takes overrides.
-func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
+func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
 	spec := specOf(crd, trainerapi.GroupVersion.Version)
 	if hasField(spec, gracePeriod) {
-		return overrides.Kubeflow23, nil
+		return dialect.Kubeflow23, nil
 	}
-	for _, d := range []*overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
+	for _, d := range []*dialect.Dialect{dialect.Kubeflow22, dialect.Kubeflow21, dialect.Kubeflow20} {
 		if _, found := spec[d.Field]; found {
 			return d, nil
 		}
 	}
 	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
 		"v2.3; install one of these",
-		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
+		crd.Name, overrides.RuntimePatches, legacy.PodTemplateOverrides, legacy.PodSpecOverrides)
 }
 
 // TrainerOf does the same for the CRD of any Trainer. The bundled Trainer's alone has two kinds of overrides.
-func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
+func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
 	spec := specOf(crd, trainerapi.GroupVersion.Version)
-	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{overrides.PodTemplateOverrides}) {
-		return overrides.Bundled, nil
+	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{legacy.PodTemplateOverrides}) {
+		return dialect.Bundled, nil
 	}
 	return DialectOf(crd)
 }
@@ -51,7 +53,7 @@ var gracePeriod = []string{
 }
 
 // FindTrainer returns how the installed Kubeflow Trainer takes overrides.
-func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect, error) {
+func FindTrainer(ctx context.Context, reader client.Reader) (*dialect.Dialect, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
 		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
@@ -64,13 +66,13 @@ func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect,
 
 // AwaitOther returns when the TrainJobs' CRD is that of another Trainer than the one that runs, or when ctx ends. A CRD
 // of no Trainer that is known is only logged. The process is to end then.
-func AwaitOther(ctx context.Context, informers cache.Informers, running *overrides.Dialect) (other bool, err error) {
+func AwaitOther(ctx context.Context, informers cache.Informers, running *dialect.Dialect) (other bool, err error) {
 	informer, err := informers.GetInformer(ctx, &apiextensionsv1.CustomResourceDefinition{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return false, fmt.Errorf("watching CRD %s: %w", TrainJobCRD, err)
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("crd", TrainJobCRD)
-	found := make(chan *overrides.Dialect, 1)
+	found := make(chan *dialect.Dialect, 1)
 	look := func(object any) {
 		crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok || crd.Name != TrainJobCRD {

@@ -14,7 +14,8 @@ import (
 
 // implementations are the files that may ask which Trainer there is: those that implement it.
 var implementations = []string{
-	"overrides/", "integration/bundled.go", "integration/kubeflow.go", "integration/lists.go",
+	"overrides/dialect/", "overrides/legacy/", "overrides/pipeline/",
+	"integration/bundled.go", "integration/kubeflow.go", "integration/lists.go",
 }
 
 // add measures a file, if it isn't of the product by its lines and columns alone; its path is relative to root.
@@ -194,7 +195,7 @@ func asksTrainer(e ast.Expr) bool {
 	return asks
 }
 
-// isBundled reports whether an operand is overrides.Bundled.
+// isBundled reports whether an operand is dialect.Bundled.
 func isBundled(operand ast.Expr) bool {
 	s, ok := operand.(*ast.SelectorExpr)
 	return ok && s.Sel.Name == "Bundled"

@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"cmp"
@@ -12,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 var historiesPath = field.NewPath("spec", TemplateOverrides)
 
-func histories(job *api.TrainJob) []Entry {
-	var entries []Entry
+func histories(job *api.TrainJob) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.TemplateOverrides {
 		entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
 	}
@@ -25,22 +26,22 @@ func histories(job *api.TrainJob) []Entry {
 }
 
 // history returns the entries of one manager's templateOverrides, the earliest first.
-func history(o *api.TemplateOverride) []Entry {
-	var all []Entry
+func history(o *api.TemplateOverride) []overrides.Entry {
+	var all []overrides.Entry
 	root := historiesPath.Key(o.Manager)
 	for i := range o.Job {
 		h := &o.Job[i]
 		patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{}}
 		if len(h.TargetJobs) == 0 {
-			patch.Template.Metadata = named(h.Metadata)
+			patch.Template.Metadata = overrides.MetadataPatch(h.Metadata)
 		} else {
 			patch.Template.Spec = &trainerapi.JobSetSpecPatch{
 				ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
 					return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
-						Metadata: named(h.Metadata)}}
+						Metadata: overrides.MetadataPatch(h.Metadata)}}
 				})}
 		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, Field: TemplateOverrides,
+		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Patch: patch, Field: TemplateOverrides,
 			Path: root.Child("job").Index(i)})
 	}
 	for i := range o.Pod {
@@ -51,10 +52,10 @@ func history(o *api.TemplateOverride) []Entry {
 			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
 				h.Spec.TerminationGracePeriodSeconds
 		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
+		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
 			Field: TemplateOverrides, Path: root.Child("pod").Index(i)})
 	}
-	slices.SortStableFunc(all, func(a, b Entry) int {
+	slices.SortStableFunc(all, func(a, b overrides.Entry) int {
 		switch {
 		case a.Time == nil && b.Time == nil:
 			return 0
@@ -97,8 +98,11 @@ func CheckHistories(before, after *api.TrainJob) field.ErrorList {
 
 // historyOf returns a manager's templateOverrides, empty ones where it has none.
 func historyOf(job *api.TrainJob, manager string) *api.TemplateOverride {
-	of := func(o *api.TemplateOverride) bool { return o.Manager == manager }
-	return cmp.Or(first(job.Spec.TemplateOverrides, of), &api.TemplateOverride{})
+	of := func(o api.TemplateOverride) bool { return o.Manager == manager }
+	if i := slices.IndexFunc(job.Spec.TemplateOverrides, of); i >= 0 {
+		return &job.Spec.TemplateOverrides[i]
+	}
+	return &api.TemplateOverride{}
 }
 
 // checkHistory returns an error for each entry of a history that an update changes, moves or removes.
@@ -166,12 +170,12 @@ func withoutSent[T any](old, entries []T, timeOf func(*T) **metav1.Time) []T {
 // is the integration's.
 func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
 	managerOf := func(o api.TemplateOverride) string { return o.Manager }
-	errs := checkManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
-	own := func(o api.TemplateOverride) bool { return o.Manager == Manager }
+	errs := overrides.CheckManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
+	own := func(o api.TemplateOverride) bool { return o.Manager == overrides.Manager }
 	if i := slices.IndexFunc(job.Spec.TemplateOverrides, own); i >= 0 {
 		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
-			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest", Manager,
-			RuntimePatches)))
+			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest",
+			overrides.Manager, overrides.RuntimePatches)))
 	}
 	return errs
 }

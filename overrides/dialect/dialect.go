@@ -1,4 +1,6 @@
-package overrides
+// Package dialect knows the Trainers: which fields of a TrainJob each reads entries of, and by which rules it makes pods
+// of them. Nothing else names a version of Kubeflow Trainer.
+package dialect
 
 import (
 	"slices"
@@ -6,6 +8,8 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
@@ -29,9 +33,9 @@ type Traits struct {
 type Dialect struct {
 	Traits
 	Rules pipeline.Rules
-	Reader
+	legacy.Reader
 	// List holds the integration's entry; nil for a Trainer whose entries are keyed by their managers.
-	List *List
+	List *legacy.List
 }
 
 // The dialects of the Trainers that are known.
@@ -39,25 +43,25 @@ var (
 	// Bundled is this project's Trainer. TrainJobs have runtimePatches, templateOverrides, and podTemplateOverrides.
 	Bundled = &Dialect{
 		Traits: Traits{
-			Name: "the bundled Trainer", Field: RuntimePatches, CountsJobs: true, PartialAdmission: true,
+			Name: "the bundled Trainer", Field: overrides.RuntimePatches, CountsJobs: true, PartialAdmission: true,
 		},
-		Rules: pipeline.Rules{Amends: true}, Reader: Guide,
+		Rules: pipeline.Rules{Amends: true}, Reader: legacy.Guide,
 	}
 	Kubeflow23 = &Dialect{
-		Traits: Traits{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, CountsJobs: true, Snapshots: true},
-		Reader: Recorded,
+		Traits: Traits{Name: "Kubeflow Trainer v2.3", Field: overrides.RuntimePatches, CountsJobs: true, Snapshots: true},
+		Reader: legacy.Recorded,
 	}
 	Kubeflow22 = &Dialect{
-		Traits: Traits{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, CountsJobs: true},
-		Rules:  pipeline.Rules{Replaces: true}, Reader: Recorded,
+		Traits: Traits{Name: "Kubeflow Trainer v2.2", Field: overrides.RuntimePatches, CountsJobs: true},
+		Rules:  pipeline.Rules{Replaces: true}, Reader: legacy.Recorded,
 	}
 	Kubeflow21 = &Dialect{
-		Traits: Traits{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, CountsJobs: true},
-		Rules:  pipeline.Rules{Replaces: true}, Reader: PodTemplateList, List: PodTemplateList,
+		Traits: Traits{Name: "Kubeflow Trainer v2.1", Field: legacy.PodTemplateOverrides, CountsJobs: true},
+		Rules:  pipeline.Rules{Replaces: true}, Reader: legacy.PodTemplateList, List: legacy.PodTemplateList,
 	}
 	Kubeflow20 = &Dialect{
-		Traits: Traits{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides},
-		Rules:  pipeline.Rules{Replaces: true, LauncherAlone: true}, Reader: PodSpecList, List: PodSpecList,
+		Traits: Traits{Name: "Kubeflow Trainer v2.0", Field: legacy.PodSpecOverrides},
+		Rules:  pipeline.Rules{Replaces: true, LauncherAlone: true}, Reader: legacy.PodSpecList, List: legacy.PodSpecList,
 	}
 )
 
@@ -70,37 +74,42 @@ func (d *Dialect) Own(job *api.TrainJob) *trainerapi.RuntimePatch {
 	if d.List != nil {
 		return d.List.Own(job)
 	}
-	return first(job.Spec.RuntimePatches, func(p *trainerapi.RuntimePatch) bool { return p.Manager == Manager })
+	if i := overrides.OwnIndex(job); i >= 0 {
+		return &job.Spec.RuntimePatches[i]
+	}
+	return nil
 }
 
 // Entries returns all that the TrainJob changes of its runtime, in the order in which it is merged: runtimePatches take
 // precedence over templateOverrides, these over podTemplateOverrides, and within each the later over the earlier.
-func (d *Dialect) Entries(job *api.TrainJob) []Entry {
-	return append(d.Reader.Entries(job), PatchEntries(job)...)
+func (d *Dialect) Entries(job *api.TrainJob) []overrides.Entry {
+	return append(d.Reader.Entries(job), overrides.PatchEntries(job)...)
 }
 
 // Others returns the entries that are not the integration's.
-func (d *Dialect) Others(job *api.TrainJob) []Entry {
-	return slices.DeleteFunc(d.Entries(job), Entry.isOwn)
+func (d *Dialect) Others(job *api.TrainJob) []overrides.Entry {
+	return slices.DeleteFunc(d.Entries(job), overrides.Entry.IsOwn)
 }
 
 // With returns the entries as they are after the integration has written its own: in the place of the one it has, or as
 // the last. Its elements are the last of a list.
-func (d *Dialect) With(job *api.TrainJob, own trainerapi.RuntimePatch) []Entry {
+func (d *Dialect) With(job *api.TrainJob, own trainerapi.RuntimePatch) []overrides.Entry {
 	entries := d.Entries(job)
-	if i := slices.IndexFunc(entries, Entry.isOwn); i >= 0 && d.Keyed() {
-		entries[i] = patchEntry(own)
+	if i := slices.IndexFunc(entries, overrides.Entry.IsOwn); i >= 0 && d.Keyed() {
+		entries[i] = overrides.PatchEntry(own)
 		return entries
 	}
-	return append(slices.DeleteFunc(entries, Entry.isOwn), patchEntry(own))
+	return append(slices.DeleteFunc(entries, overrides.Entry.IsOwn), overrides.PatchEntry(own))
 }
 
 // Foreign reports whether a Record (nil for none) was written for another Trainer's field, so that its elements have to
 // be migrated.
-func (d *Dialect) Foreign(record *Record) bool { return record != nil && record.Field != d.Field }
+func (d *Dialect) Foreign(record *legacy.Record) bool {
+	return record != nil && record.Field != d.Field
+}
 
 // Record returns the TrainJob's Record with the entry as the integration's, nil if entries are keyed.
-func (d *Dialect) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Record, error) {
+func (d *Dialect) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*legacy.Record, error) {
 	if d.List == nil {
 		return nil, nil
 	}
@@ -109,23 +118,23 @@ func (d *Dialect) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Reco
 
 // Compute returns what the TrainJob runs with the given entries on the runtime, as the Trainer builds it.
 func (d *Dialect) Compute(
-	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Effective, error) {
-	return Compute(d.Rules, job, runtime, entries)
+	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []overrides.Entry,
+) (*overrides.Effective, error) {
+	return overrides.Compute(d.Rules, job, runtime, entries)
 }
 
 // Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now
 // (overrides.Done).
 func (d *Dialect) Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
-	return Done(d.Rules, job, runtime, d.Others(job))
+	return overrides.Done(d.Rules, job, runtime, d.Others(job))
 }
 
 // Initializers returns what each initializer of a TrainJob is (overrides.Initializers).
 func (d *Dialect) Initializers(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) map[string]string {
-	return Initializers(d.Rules, job, runtime, d.Others(job))
+	return overrides.Initializers(d.Rules, job, runtime, d.Others(job))
 }
 
 // Unused returns warnings about the fields of a TrainJob that have no effect on the runtime (overrides.Unused).
 func (d *Dialect) Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
-	return Unused(d.Rules, job, runtime, d.Others(job))
+	return overrides.Unused(d.Rules, job, runtime, d.Others(job))
 }

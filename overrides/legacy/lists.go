@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // List is the list of overrides of a Kubeflow Trainer before v2.2, which has no managers. A Record marks the
@@ -29,7 +30,7 @@ type listForm interface {
 	migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error)
 	// Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
 	// the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
-	Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried
+	Uncarried(others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried
 }
 
 // The lists of overrides.
@@ -61,7 +62,7 @@ func (l *List) Own(job *api.TrainJob) *trainerapi.RuntimePatch {
 }
 
 // Entries returns the entries of the list, after the JobSet's metadata and what the other list's Record holds.
-func (l *List) Entries(job *api.TrainJob) []Entry {
+func (l *List) Entries(job *api.TrainJob) []overrides.Entry {
 	entries := listEntries(job, l.field)
 	record := readableRecord(job)
 	switch {
@@ -78,13 +79,13 @@ func (l *List) Entries(job *api.TrainJob) []Entry {
 }
 
 // markOwn gives the integration's manager to the entries that the Record names: of several that are alike, the last.
-func markOwn(entries []Entry, record *Record) {
+func markOwn(entries []overrides.Entry, record *Record) {
 	own := record.entries(map[string]any{record.Field: record.Own})
 	for i := range slices.Backward(entries) {
-		same := func(o Entry) bool { return reflect.DeepEqual(o.Patch, entries[i].Patch) }
+		same := func(o overrides.Entry) bool { return reflect.DeepEqual(o.Patch, entries[i].Patch) }
 		if at := slices.IndexFunc(own, same); at >= 0 {
 			own = slices.Delete(own, at, at+1)
-			entries[i].Manager = Manager
+			entries[i].Manager = overrides.Manager
 		}
 	}
 }
@@ -93,13 +94,13 @@ func markOwn(entries []Entry, record *Record) {
 // the list can't hold; Uncarried reports whether that is needed.
 func (l *List) elements(own *trainerapi.RuntimePatch) ([]any, error) {
 	elements := []any{}
-	for _, name := range StepsOf(own) {
-		meta, spec := PodPatch(own.TrainingRuntimeSpec, name)
+	for _, name := range overrides.StepsOf(own) {
+		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, name)
 		if element := l.element(name, meta, spec); element != nil {
 			elements = append(elements, element)
 		}
 	}
-	plain, err := generic(elements)
+	plain, err := overrides.Generic(elements)
 	list, _ := plain.([]any)
 	return list, err
 }
@@ -124,7 +125,7 @@ func (l *List) Migrate(job *api.TrainJob, record *Record, _ metav1.Time) ([]json
 	if err != nil {
 		return nil, err
 	}
-	users, err := generic(all)
+	users, err := overrides.Generic(all)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the migration: %w", err)
 	}
@@ -172,7 +173,7 @@ func (podTemplateList) migrated(job *api.TrainJob, record *Record) ([]api.PodTem
 	return append(all, job.Spec.PodTemplateOverrides...), nil
 }
 
-func (podTemplateList) Uncarried([]Entry, trainerapi.ReplicatedJobPatch, string) *Uncarried {
+func (podTemplateList) Uncarried([]overrides.Entry, trainerapi.ReplicatedJobPatch, string) *Uncarried {
 	return nil
 }
 
@@ -199,7 +200,9 @@ func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateO
 		"create it again", record.Field, podSpecTrainer)
 }
 
-func (podSpecList) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried {
+func (podSpecList) Uncarried(
+	others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string,
+) *Uncarried {
 	if metadata != "" {
 		return &Uncarried{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,
@@ -207,8 +210,8 @@ func (podSpecList) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}
 	}
-	at := slices.IndexFunc(others, func(e Entry) bool { return e.Targets(patch.Name) })
-	if _, spec := podPatchOf(&patch); !places(spec) || at < 0 {
+	at := slices.IndexFunc(others, func(e overrides.Entry) bool { return e.Targets(patch.Name) })
+	if _, spec := overrides.PodPatchOf(&patch); !places(spec) || at < 0 {
 		return nil
 	}
 	return &Uncarried{

@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // RecordAnnotation holds a Record on TrainJobs of Trainers whose lists of overrides have no managers.
@@ -82,7 +83,7 @@ func (r *Record) Entry() *trainerapi.RuntimePatch {
 	if r.Time == nil {
 		return nil
 	}
-	own := &trainerapi.RuntimePatch{Manager: Manager, Time: r.Time}
+	own := &trainerapi.RuntimePatch{Manager: overrides.Manager, Time: r.Time}
 	for _, e := range r.entries(map[string]any{r.Field: r.Own}) {
 		if own.TrainingRuntimeSpec == nil {
 			own.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{
@@ -96,7 +97,7 @@ func (r *Record) Entry() *trainerapi.RuntimePatch {
 }
 
 // entries returns the entries of fields of the spec, as the Trainer reads them whose list the Record is of.
-func (r *Record) entries(fields map[string]any) []Entry {
+func (r *Record) entries(fields map[string]any) []overrides.Entry {
 	read, err := specOf(fields)
 	if err != nil {
 		return nil // RecordOf has read them
@@ -120,11 +121,11 @@ func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r
 func Without(list, own []any) []any {
 	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
 	for _, element := range own {
-		texts = append(texts, asJSON(element))
+		texts = append(texts, textOf(element))
 	}
 	users := make([]any, 0, len(list))
 	for _, element := range slices.Backward(list) {
-		if i := slices.Index(texts, asJSON(element)); i >= 0 {
+		if i := slices.Index(texts, textOf(element)); i >= 0 {
 			texts = slices.Delete(texts, i, i+1)
 			continue
 		}
@@ -132,6 +133,12 @@ func Without(list, own []any) []any {
 	}
 	slices.Reverse(users)
 	return users
+}
+
+// textOf returns the text of a value that was decoded from JSON.
+func textOf(value any) string {
+	data, _ := json.Marshal(value)
+	return string(data)
 }
 
 func specOf(fields map[string]any) (*api.TrainJob, error) {

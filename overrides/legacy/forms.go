@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // The fields of a TrainJob's spec that had its entries before runtimePatches.
@@ -18,11 +19,11 @@ const (
 )
 
 // podTemplateEntries returns the entries of podTemplateOverrides. replaces merges them as the operator guide describes.
-func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
-	var entries []Entry
+func podTemplateEntries(job *api.TrainJob, replaces bool) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.PodTemplateOverrides {
 		o := &job.Spec.PodTemplateOverrides[i]
-		entries = append(entries, Entry{
+		entries = append(entries, overrides.Entry{
 			Replaces: replaces, Field: PodTemplateOverrides, Path: field.NewPath("spec", PodTemplateOverrides).Index(i),
 			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec)),
 		})
@@ -31,18 +32,18 @@ func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
 }
 
 // listEntries returns the entries of a list without managers, as the Kubeflow Trainer merges them that has it.
-func listEntries(job *api.TrainJob, field string) []Entry {
+func listEntries(job *api.TrainJob, field string) []overrides.Entry {
 	if field == PodSpecOverrides {
 		return podSpecEntries(job)
 	}
 	return podTemplateEntries(job, false)
 }
 
-func podSpecEntries(job *api.TrainJob) []Entry {
-	var entries []Entry
+func podSpecEntries(job *api.TrainJob) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.PodSpecOverrides {
 		o := &job.Spec.PodSpecOverrides[i]
-		entries = append(entries, Entry{
+		entries = append(entries, overrides.Entry{
 			Field: PodSpecOverrides, Flat: true, Path: field.NewPath("spec", PodSpecOverrides).Index(i),
 			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o))),
 		})
@@ -51,12 +52,12 @@ func podSpecEntries(job *api.TrainJob) []Entry {
 }
 
 // jobSetEntries returns the entry of spec.labels and spec.annotations, the JobSet's metadata before runtimePatches.
-func jobSetEntries(job *api.TrainJob) []Entry {
+func jobSetEntries(job *api.TrainJob) []overrides.Entry {
 	if len(job.Spec.Labels)+len(job.Spec.Annotations) == 0 {
 		return nil
 	}
 	meta := &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}
-	return []Entry{{
+	return []overrides.Entry{{
 		Field: "labels", Path: field.NewPath("spec"),
 		Patch: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: meta}},
 	}}
@@ -87,7 +88,7 @@ func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
 	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
 		Spec: &trainerapi.JobSetSpecPatch{
 			ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
-				pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+				pod := &trainerapi.PodTemplatePatch{Metadata: overrides.MetadataPatch(meta), Spec: spec}
 				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
 					Spec: &trainerapi.JobSpecPatch{Template: pod}}}
 			}),
