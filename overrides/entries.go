@@ -1,5 +1,5 @@
 // Package overrides holds the override contract of a TrainJob: its entries, their owners, and the pods that they make
-// of the runtime. Which fields a Trainer reads entries of is in dialect; the fields before runtimePatches are in legacy.
+// of the runtime. Which Trainer reads which entries is in dialect; the fields before runtimePatches are in legacy.
 //
 // All functions are pure. They merge runtimePatches as Kubeflow Trainer v2.2.1 and later do: Kubernetes' strategic
 // merge patch of the JobSet template, entry after entry. The ML policies are Trainer's own plugins, so Trainer runs

@@ -1,5 +1,5 @@
-// Package dialect knows the Trainers: which fields of a TrainJob each reads entries of, and by which rules it makes pods
-// of them. Nothing else names a version of Kubeflow Trainer.
+// Package dialect knows the Trainers: which fields of a TrainJob each reads entries of, and by which rules it makes
+// pods of them. Nothing else names a version of Kubeflow Trainer.
 package dialect
 
 import (

@@ -1,7 +1,7 @@
-// Package legacy reads what TrainJobs say in the fields that they had before runtimePatches: the lists of Kubeflow Trainer
-// v2.0 and v2.1, whose elements have no managers, and templateOverrides, which no release has. A Reader returns all of it
-// as entries, which are merged as all others. A Record keeps which elements of a list are the integration's; Migrate and
-// Convert turn what is left into runtimePatches.
+// Package legacy reads what TrainJobs say in the fields that they had before runtimePatches: the lists of Kubeflow
+// Trainer v2.0 and v2.1, whose elements have no managers, and templateOverrides, which no release has. A Reader returns
+// all of it as entries, which are merged as all others are. A Record keeps which elements of a list are the
+// integration's. Migrate and Convert turn what is left into runtimePatches.
 package legacy
 
 import (
