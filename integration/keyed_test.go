@@ -24,6 +24,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -208,5 +209,19 @@ func TestOwnedRunsWithItsOwner(t *testing.T) {
 				t.Errorf("suspended: %t", suspended)
 			}
 		})
+	}
+}
+
+// TestCompleteOwn holds that the integration's own update is completed for a Trainer with a list alone: its Record
+// becomes elements.
+func TestCompleteOwn(t *testing.T) {
+	of := func(annotations string) string { return `{"metadata":{` + annotations + `},"spec":{"suspend":true}}` }
+	started := of(`"annotations":{"` + legacy.RecordAnnotation + `":"{\"field\":\"podTemplateOverrides\",\"own\":` +
+		`[{\"targetJobs\":[{\"name\":\"node\"}]}]}"}`)
+	for d, want := range map[*dialect.Dialect]int{dialect.Kubeflow23: 0, dialect.Kubeflow21: 1} {
+		operations, err := trainerOf(d).completeOwn(requestOf(t, true, of(""), started))
+		if err != nil || len(operations) != want {
+			t.Errorf("%s: got %v, %v, want %d of them", d.Name, operations, err, want)
+		}
 	}
 }

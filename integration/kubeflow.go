@@ -6,6 +6,7 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +20,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -251,4 +253,30 @@ func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {
 	}
 	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
 		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
+}
+
+// listTrainer is a Kubeflow Trainer whose list of overrides is not keyed by manager: v2.0 and v2.1. A Record in an
+// annotation holds which elements are the integration's.
+type listTrainer struct{ kubeflowTrainer }
+
+func (listTrainer) write(
+	ctx context.Context, writer *store.Writer, start *admission.Start,
+) (way string, err error) {
+	return twoWrites, writer.StartInTwo(ctx, start)
+}
+
+func (t listTrainer) completeOwn(rq *review.Request) ([]jsonpatch.Operation, error) {
+	return t.List.Render(rq)
+}
+
+func (listTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
+	return keepAnnotations(rq, []string{store.PinAnnotation}), nil
+}
+
+func (listTrainer) unqueued(rq *review.Request) []jsonpatch.Operation {
+	return rq.Restore(legacy.RecordAnnotation)
+}
+
+func (t listTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
+	return t.List.Render(rq)
 }

@@ -232,7 +232,7 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *leg
 		return nil, err
 	}
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	if err != nil || len(list)-len(legacy.Without(list, record.Own)) != len(record.Own) {
+	if err != nil || !record.Rendered(list) {
 		return nil, errors.Join(err, ErrNotRendered)
 	}
 	job.ResourceVersion = u.GetResourceVersion()

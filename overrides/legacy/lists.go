@@ -12,6 +12,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // List is the list of overrides of a Kubeflow Trainer before v2.2, which has no managers. A Record marks the
@@ -138,6 +139,94 @@ func (l *List) Migrate(job *api.TrainJob, record *Record, _ metav1.Time) ([]json
 		operations = append(operations, jsonpatch.NewOperation("add", "/spec/"+l.field, all))
 	}
 	return append(operations, jsonpatch.NewOperation("replace", recordPointer, value)), nil
+}
+
+// Render returns the patch that brings a list of overrides in line with the Record: the users' elements as they were
+// sent, and after them the integration's. The Record is the integration's alone; whoever sends a list sends it for the
+// users. The Record keeps what they have sent, for the day on which the CRD no longer has the list.
+func (l *List) Render(rq *review.Request) ([]jsonpatch.Operation, error) {
+	if !rq.HasSpec() {
+		return nil, nil
+	}
+	before, record := records(rq)
+	if record.Field != "" && record.Field != l.field {
+		return annotateRecord(rq, record) // to be migrated
+	}
+	sent, err := rq.Sent()
+	if err != nil {
+		return nil, err
+	}
+	list, _ := sent[l.field].([]any)
+	users := list
+	if before.Field == l.field {
+		users = before.Strip(list)
+		if dropped, err := l.dropped(rq, before); err != nil {
+			return nil, err
+		} else if dropped {
+			// The CRD has been upgraded, which isn't known yet: the Record is all that is left of the list.
+			return annotateRecord(rq, before)
+		}
+	}
+	record.Field, record.Users = l.field, map[string]any{}
+	if len(users) > 0 {
+		record.Users[l.field] = users
+	}
+	for _, name := range []string{"labels", "annotations"} { // of the JobSet; later CRDs don't have them
+		if value := sent[name]; value != nil {
+			record.Users[name] = value
+		}
+	}
+	patch := l.patch(list, append(slices.Clone(users), record.Own...))
+	if record.Empty() {
+		return append(patch, rq.Annotate(RecordAnnotation, nil)...), nil
+	}
+	annotated, err := annotateRecord(rq, record)
+	return append(patch, annotated...), err
+}
+
+// records returns the Record before a request, and a copy of it or, if the integration sent the request, the one sent.
+// One that can't be read was not written by the integration, and counts for nothing.
+func records(rq *review.Request) (before, record *Record) {
+	before, record = &Record{}, &Record{}
+	if rq.Old != nil {
+		if r, err := RecordOf(rq.Old); err == nil && r != nil {
+			before, record = r, &Record{Field: r.Field, Time: r.Time, Own: r.Own, Users: r.Users}
+		}
+	}
+	if rq.Trusted {
+		if r, err := RecordOf(rq.New); err == nil && r != nil {
+			record = r
+		}
+	}
+	return before, record
+}
+
+// dropped reports whether the API server no longer stores the list although the Record has elements of it.
+func (l *List) dropped(rq *review.Request, before *Record) (bool, error) {
+	stored, err := rq.Stored()
+	if err != nil {
+		return false, err
+	}
+	said, _ := before.Users[l.field].([]any)
+	return len(before.Own)+len(said) > 0 && stored[l.field] == nil, nil
+}
+
+func (l *List) patch(list, all []any) []jsonpatch.Operation {
+	switch {
+	case len(all) == 0 && len(list) > 0:
+		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", "/spec/"+l.field, nil)}
+	case len(all) > 0 && !reflect.DeepEqual(all, list):
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/"+l.field, all)}
+	}
+	return nil
+}
+
+func annotateRecord(rq *review.Request, record *Record) ([]jsonpatch.Operation, error) {
+	value, err := record.String()
+	if err != nil {
+		return nil, err
+	}
+	return rq.Annotate(RecordAnnotation, &value), nil
 }
 
 // places reports whether a patch has any of what admission places pods by.

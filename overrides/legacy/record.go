@@ -109,16 +109,19 @@ func (r *Record) entries(fields map[string]any) []overrides.Entry {
 // integration's, the users keep as many as the Record has for them.
 func (r *Record) Strip(list []any) []any {
 	users, _ := r.Users[r.Field].([]any)
-	missing := Without(r.Own, Without(list, users)) // from the list
-	return Without(list, Without(r.Own, missing))
+	missing := without(r.Own, without(list, users)) // from the list
+	return without(list, without(r.Own, missing))
 }
+
+// Rendered reports whether a list has the integration's elements.
+func (r *Record) Rendered(list []any) bool { return len(list)-len(without(list, r.Own)) == len(r.Own) }
 
 // Empty reports whether there is nothing to record.
 func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r.Users) == 0 }
 
-// Without returns the elements of the list that are not among own. Each of own removes one element, the last that
+// without returns the elements of the list that are not among own. Each of own removes one element, the last that
 // equals it.
-func Without(list, own []any) []any {
+func without(list, own []any) []any {
 	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
 	for _, element := range own {
 		texts = append(texts, textOf(element))

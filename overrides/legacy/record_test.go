@@ -94,7 +94,9 @@ func TestRecord(t *testing.T) {
 			if n := len(c.dialect.Entries(started)); n != 2+c.elements {
 				t.Errorf("%d entries", n)
 			}
-			if got := legacy.Without(spec[c.dialect.Field].([]any), elements); !reflect.DeepEqual(got, users) {
+			record.Users = map[string]any{c.dialect.Field: users}
+			if got := record.Strip(spec[c.dialect.Field].([]any)); !reflect.DeepEqual(got, users) || record.Rendered(users) ||
+				!record.Rendered(spec[c.dialect.Field].([]any)) {
 				t.Errorf("the users' are as they were: %v", got)
 			}
 			if n := len(c.dialect.With(started, *own)); n != 3 {

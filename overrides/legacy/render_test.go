@@ -1,4 +1,4 @@
-package integration
+package legacy_test
 
 import (
 	"encoding/json"
@@ -8,15 +8,20 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	jsonpatchapply "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides/legacy"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // TestRender holds that a list of overrides has the users' elements as they were sent, and after them the
 // integration's.
 func TestRender(t *testing.T) {
-	list := trainerOf(dialect.Kubeflow21).trainerReviews.(listTrainer)
+	list := legacy.PodTemplateList
 	const own = `{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"a"}}}`
 	const users = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"},"future":1.5}`
 	record := func(own, users string) string {
@@ -95,7 +100,7 @@ func TestRender(t *testing.T) {
 			if !c.creation {
 				before = object(c.before, c.recBefore)
 			}
-			operations, err := list.render(requestOf(t, c.integral, before, sent))
+			operations, err := list.Render(requestOf(t, c.integral, before, sent))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +123,7 @@ func TestRender(t *testing.T) {
 			if has != (c.wantRec != "-") || has && !sameJSON(t, rec, c.wantRec) {
 				t.Errorf("%s: record %s, want %s", c.reason, rec, c.wantRec)
 			}
-			again, err := list.render(requestOf(t, c.integral, string(after), string(after)))
+			again, err := list.Render(requestOf(t, c.integral, string(after), string(after)))
 			if err != nil || len(again) > 0 {
 				t.Errorf("what is in line stays as it is: %v %v", again, err)
 			}
@@ -128,18 +133,14 @@ func TestRender(t *testing.T) {
 	of := func(record string) string {
 		return `{"metadata":{"annotations":{"` + legacy.RecordAnnotation + `":` + quoted(t, record) + `}},"spec":{}}`
 	}
-	operations, err := list.render(requestOf(t, true, of(record(own, users)), of(record("", ""))))
+	operations, err := list.Render(requestOf(t, true, of(record(own, users)), of(record("", ""))))
 	if err != nil || len(operations) != 1 || !sameJSON(t, operations[0].Value.(string), record(own, users)) {
 		t.Errorf("the record is all that is left, and stays: %v %v", operations, err)
 	}
 	foreign := of(`{"field":"podSpecOverrides","users":{"podSpecOverrides":[]}}`)
-	operations, err = list.render(requestOf(t, false, foreign, `{"spec":{}}`))
+	operations, err = list.Render(requestOf(t, false, foreign, `{"spec":{}}`))
 	if err != nil || len(operations) != 1 || operations[0].Path != "/metadata/annotations" {
 		t.Errorf("another Trainer's record waits to be migrated, whatever is sent: %v %v", operations, err)
-	}
-	keyed := trainerOf(dialect.Kubeflow23)
-	if operations, err := keyed.completeOwn(requestOf(t, true, foreign, foreign)); err != nil || operations != nil {
-		t.Errorf("a list by manager is not rendered: %v %v", operations, err)
 	}
 }
 
@@ -182,4 +183,29 @@ func sameJSON(t *testing.T, a, b string) bool {
 		t.Fatal(err)
 	}
 	return reflect.DeepEqual(x, y)
+}
+
+// requestOf returns a request of the integration (trusted), or of a user. before is "" for a creation.
+func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := api.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
+		Limits: review.LimitsFor(256<<10, 1000)}
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(sent)},
+		UserInfo: authenticationv1.UserInfo{Username: "user"}}}
+	if before != "" {
+		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(before)}
+	}
+	if trusted {
+		request.UserInfo.Username = "signalbox"
+	}
+	rq, err := reader.Read(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rq
 }
