@@ -13,43 +13,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/overrides/dialect"
-	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // TrainJobCRD is the CRD that shows which Trainer is installed.
 const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
-// DialectOf returns how the Trainer that a CRD is of takes overrides.
+// DialectOf returns how the Kubeflow Trainer that a CRD is of takes overrides.
 func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
-	spec := specOf(crd, trainerapi.GroupVersion.Version)
-	if hasField(spec, gracePeriod) {
-		return dialect.Kubeflow23, nil
+	d, err := dialect.Kubeflow(fieldsOf(crd))
+	if err != nil {
+		return nil, fmt.Errorf("CRD %s %w", crd.Name, err)
 	}
-	for _, d := range []*dialect.Dialect{dialect.Kubeflow22, dialect.Kubeflow21, dialect.Kubeflow20} {
-		if _, found := spec[d.Field]; found {
-			return d, nil
-		}
-	}
-	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
-		"v2.3; install one of these",
-		crd.Name, overrides.RuntimePatches, legacy.PodTemplateOverrides, legacy.PodSpecOverrides)
+	return d, nil
 }
 
-// TrainerOf does the same for the CRD of any Trainer. The bundled Trainer's alone has two kinds of overrides.
+// TrainerOf does the same for the CRD of any Trainer.
 func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
-	spec := specOf(crd, trainerapi.GroupVersion.Version)
-	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{legacy.PodTemplateOverrides}) {
+	if dialect.IsBundled(fieldsOf(crd)) {
 		return dialect.Bundled, nil
 	}
 	return DialectOf(crd)
 }
 
-// gracePeriod is what runtimePatches can set of a pod since Kubeflow Trainer v2.3.
-var gracePeriod = []string{
-	overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template",
-	"spec", "terminationGracePeriodSeconds",
+// fieldsOf reports which fields the spec of a CRD's TrainJobs has, by their paths.
+func fieldsOf(crd *apiextensionsv1.CustomResourceDefinition) func(path ...string) bool {
+	spec := specOf(crd, trainerapi.GroupVersion.Version)
+	return func(path ...string) bool { return hasField(spec, path) }
 }
 
 // FindTrainer returns how the installed Kubeflow Trainer takes overrides.
@@ -78,14 +68,14 @@ func AwaitOther(ctx context.Context, informers cache.Informers, running *dialect
 		if !ok || crd.Name != TrainJobCRD {
 			return
 		}
-		dialect, err := DialectOf(crd)
+		d, err := DialectOf(crd)
 		if err != nil {
 			log.Error(err, "The installed Trainer isn't known; TrainJobs are started as with the previous one")
 			return
 		}
-		if dialect != running {
+		if d != running {
 			select {
-			case found <- dialect:
+			case found <- d:
 			default: // one is enough
 			}
 		}
@@ -98,8 +88,8 @@ func AwaitOther(ctx context.Context, informers cache.Informers, running *dialect
 	select {
 	case <-ctx.Done():
 		return false, nil
-	case dialect := <-found:
-		log.Info("Another Trainer is installed", "trainer", dialect.Name, "previous", running.Name)
+	case d := <-found:
+		log.Info("Another Trainer is installed", "trainer", d.Name, "previous", running.Name)
 		return true, nil
 	}
 }

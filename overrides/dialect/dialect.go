@@ -3,6 +3,7 @@
 package dialect
 
 import (
+	"fmt"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -64,6 +65,27 @@ var (
 		Rules:  pipeline.Rules{Replaces: true, LauncherAlone: true}, Reader: legacy.PodSpecList, List: legacy.PodSpecList,
 	}
 )
+
+// Kubeflow returns the dialect of a Kubeflow Trainer by the fields of its TrainJobs' spec. has reports whether there is
+// one at a path, which goes through the items of lists.
+func Kubeflow(has func(path ...string) bool) (*Dialect, error) {
+	if has(overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec",
+		"template", "spec", "terminationGracePeriodSeconds") {
+		return Kubeflow23, nil
+	}
+	for _, d := range []*Dialect{Kubeflow22, Kubeflow21, Kubeflow20} {
+		if has(d.Field) {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to v2.3; "+
+		"install one of these", Kubeflow22.Field, Kubeflow21.Field, Kubeflow20.Field)
+}
+
+// IsBundled reports whether TrainJobs are the bundled Trainer's: they alone have two kinds of overrides.
+func IsBundled(has func(path ...string) bool) bool {
+	return has(overrides.RuntimePatches) && has(legacy.PodTemplateOverrides)
+}
 
 // Keyed reports whether entries are keyed by their managers. In a list that is not, a Record marks the integration's
 // elements.

@@ -2,6 +2,8 @@ package dialect_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/utils/ptr"
@@ -158,5 +160,29 @@ func TestComputed(t *testing.T) {
 	job.Status.Initializers["dataset-initializer"] = "other"
 	if got := d.Done(job, &rt); *got[0].Succeeded != 0 {
 		t.Errorf("another initializer ran: %+v", got)
+	}
+}
+
+// TestKubeflow holds by which fields of its TrainJobs a Trainer is known.
+func TestKubeflow(t *testing.T) {
+	const grace = "runtimePatches.trainingRuntimeSpec.template.spec.replicatedJobs.template.spec.template.spec." +
+		"terminationGracePeriodSeconds"
+	for name, c := range map[string]struct {
+		fields  []string
+		want    *dialect.Dialect
+		bundled bool
+	}{
+		"v2.3":        {[]string{"runtimePatches", grace}, dialect.Kubeflow23, false},
+		"v2.2":        {[]string{"runtimePatches"}, dialect.Kubeflow22, false},
+		"v2.1":        {[]string{"podTemplateOverrides", "labels"}, dialect.Kubeflow21, false},
+		"v2.0":        {[]string{"podSpecOverrides"}, dialect.Kubeflow20, false},
+		"the bundled": {[]string{"runtimePatches", grace, "podTemplateOverrides"}, dialect.Kubeflow23, true},
+		"none":        {[]string{"suspend"}, nil, false},
+	} {
+		has := func(path ...string) bool { return slices.Contains(c.fields, strings.Join(path, ".")) }
+		got, err := dialect.Kubeflow(has)
+		if got != c.want || (err == nil) != (c.want != nil) || dialect.IsBundled(has) != c.bundled {
+			t.Errorf("%s: got %v, %v, bundled: %v", name, got, err, dialect.IsBundled(has))
+		}
 	}
 }
