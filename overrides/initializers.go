@@ -22,8 +22,8 @@ import (
 // its pods, how often they run, and what it waits for, which it works with. It is nil without initializers, and if what
 // the TrainJob runs can't be computed.
 //
-// entries are without the integration's. That says where pods run and how many nodes there are, which differs from one
-// start to the next. All else is the user's or the runtime's.
+// The integration's entry isn't one of the entries. It says where pods run and how many nodes there are, which differs
+// from one start to the next. All else is the user's or the runtime's.
 func Initializers(
 	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) map[string]string {

@@ -33,8 +33,8 @@ type probed struct {
 }
 
 // Unused returns warnings about the fields of spec.trainer and spec.initializer that a TrainJob sets and that have no
-// effect on the runtime, by what Trainer's plugins make of other values in their place. entries are without the
-// integration's: an admission may decide the number of nodes.
+// effect on the runtime, by what Trainer's plugins make of other values in their place. The integration's entry is none
+// of the entries, because an admission may decide the number of nodes.
 func Unused(
 	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) []string {
