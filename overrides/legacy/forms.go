@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"encoding/json"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -45,7 +46,7 @@ func podSpecEntries(job *api.TrainJob) []overrides.Entry {
 		o := &job.Spec.PodSpecOverrides[i]
 		entries = append(entries, overrides.Entry{
 			Field: PodSpecOverrides, Flat: true, Path: field.NewPath("spec", PodSpecOverrides).Index(i),
-			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o))),
+			Patch: forPods(o.TargetJobs, nil, podSpec(o)),
 		})
 	}
 	return entries
@@ -61,14 +62,6 @@ func jobSetEntries(job *api.TrainJob) []overrides.Entry {
 		Field: "labels", Path: field.NewPath("spec"),
 		Patch: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: meta}},
 	}}
-}
-
-func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
-	return &api.PodTemplateSpecOverride{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations,
-		Volumes:        o.Volumes,
-		InitContainers: o.InitContainers, Containers: o.Containers, SchedulingGates: o.SchedulingGates,
-	}
 }
 
 // each returns one patch for each ReplicatedJob that is named.
@@ -95,25 +88,18 @@ func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
 		}}}
 }
 
-func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
-	if o == nil {
-		return nil
-	}
-	return &trainerapi.PodSpecPatch{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity,
-		Tolerations: o.Tolerations, Volumes: o.Volumes,
-		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers),
-		SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
-	}
+// as returns a value as another type that has the fields of it, or some of them, under the same names in JSON.
+func as[T any](value any) *T {
+	data, _ := json.Marshal(value) // both are types of the API
+	into := new(T)
+	_ = json.Unmarshal(data, into)
+	return into
 }
 
-func containers(overrides []api.ContainerOverride) []trainerapi.ContainerPatch {
-	if overrides == nil {
+// podSpec returns what an override sets of its pods' spec, nil for none.
+func podSpec[T any](override *T) *trainerapi.PodSpecPatch {
+	if override == nil {
 		return nil
 	}
-	patches := make([]trainerapi.ContainerPatch, 0, len(overrides))
-	for _, o := range overrides {
-		patches = append(patches, trainerapi.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
-	}
-	return patches
+	return as[trainerapi.PodSpecPatch](override)
 }

@@ -17,31 +17,19 @@ import (
 
 // List is the list of overrides of a Kubeflow Trainer before v2.2, which has no managers. A Record marks the
 // integration's elements.
-type List struct {
-	field string
-	listForm
-}
-
-// listForm is what differs between the lists.
-type listForm interface {
-	// element returns the list's element that sets the metadata and placement of a ReplicatedJob's pods, nil where there
-	// is nothing that the list can hold.
-	element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any
-	// migrated returns the list that holds what another list's Record does, ahead of the list's own elements.
-	migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error)
-	// Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
-	// the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
-	Uncarried(others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried
-}
+type List struct{ field string }
 
 // The lists of overrides.
 var (
 	// PodTemplateList is podTemplateOverrides, of Kubeflow Trainer v2.1.
-	PodTemplateList = &List{PodTemplateOverrides, podTemplateList{}}
+	PodTemplateList = &List{PodTemplateOverrides}
 	// PodSpecList is podSpecOverrides, of Kubeflow Trainer v2.0. It has no metadata of pods, and names each ReplicatedJob
 	// once in the whole list.
-	PodSpecList = &List{PodSpecOverrides, podSpecList{}}
+	PodSpecList = &List{PodSpecOverrides}
 )
+
+// podSpecTrainer is the only Trainer with podSpecOverrides, for messages.
+const podSpecTrainer = "Kubeflow Trainer v2.0"
 
 // Uncarried is why a list of overrides can't hold what admission needs.
 type Uncarried struct {
@@ -234,73 +222,57 @@ func places(spec *trainerapi.PodSpecPatch) bool {
 	return spec != nil && len(spec.NodeSelector)+len(spec.Tolerations)+len(spec.SchedulingGates) > 0
 }
 
-type podTemplateList struct{}
-
-func (podTemplateList) element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any {
-	if meta == nil && spec == nil {
+// element returns the list's element that sets the metadata and placement of a ReplicatedJob's pods, nil where there is
+// nothing that the list can hold.
+func (l *List) element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any {
+	targets := []api.TargetJob{{Name: replicatedJob}}
+	switch {
+	case l == PodSpecList && places(spec):
+		return api.PodSpecOverride{TargetJobs: targets,
+			NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}
+	case l == PodSpecList || meta == nil && spec == nil:
 		return nil
+	case !places(spec):
+		return api.PodTemplateOverride{TargetJobs: targets, Metadata: meta}
 	}
-	o := api.PodTemplateOverride{TargetJobs: []api.TargetJob{{Name: replicatedJob}}, Metadata: meta}
-	if places(spec) {
-		o.Spec = &api.PodTemplateSpecOverride{
-			NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates,
-		}
-	}
-	return o
+	return api.PodTemplateOverride{TargetJobs: targets, Metadata: meta, Spec: &api.PodTemplateSpecOverride{
+		NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}}
 }
 
-func (podTemplateList) migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error) {
+// migrated returns the list that holds what another list's Record does, ahead of the list's own elements.
+func (l *List) migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error) {
+	if l == PodSpecList {
+		if len(record.Users) == 0 {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("spec.%s can't be migrated to %s; upgrade Kubeflow Trainer, or delete the TrainJob and "+
+			"create it again", record.Field, podSpecTrainer)
+	}
 	read, err := specOf(record.Users)
 	if err != nil {
 		return nil, fmt.Errorf("reading annotation %s: %w", RecordAnnotation, err)
 	}
 	var all []api.PodTemplateOverride
-	for i := range read.Spec.PodSpecOverrides {
-		old := &read.Spec.PodSpecOverrides[i]
-		all = append(all, api.PodTemplateOverride{TargetJobs: old.TargetJobs, Spec: withoutTargets(old)})
+	for _, old := range read.Spec.PodSpecOverrides {
+		all = append(all, api.PodTemplateOverride{TargetJobs: old.TargetJobs, Spec: as[api.PodTemplateSpecOverride](old)})
 	}
 	return append(all, job.Spec.PodTemplateOverrides...), nil
 }
 
-func (podTemplateList) Uncarried([]overrides.Entry, trainerapi.ReplicatedJobPatch, string) *Uncarried {
-	return nil
-}
-
-type podSpecList struct{}
-
-// podSpecTrainer is the only Trainer with podSpecOverrides, for messages.
-const podSpecTrainer = "Kubeflow Trainer v2.0"
-
-func (podSpecList) element(replicatedJob string, _ *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any {
-	if !places(spec) {
+// Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
+// the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
+func (l *List) Uncarried(others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried {
+	at := slices.IndexFunc(others, func(e overrides.Entry) bool { return e.Targets(patch.Name) })
+	switch _, spec := overrides.PodPatchOf(&patch); {
+	case l == PodTemplateList:
 		return nil
-	}
-	return api.PodSpecOverride{
-		TargetJobs:   []api.TargetJob{{Name: replicatedJob}},
-		NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates,
-	}
-}
-
-func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error) {
-	if len(record.Users) == 0 {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("spec.%s can't be migrated to %s; upgrade Kubeflow Trainer, or delete the TrainJob and "+
-		"create it again", record.Field, podSpecTrainer)
-}
-
-func (podSpecList) Uncarried(
-	others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string,
-) *Uncarried {
-	if metadata != "" {
+	case metadata != "":
 		return &Uncarried{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,
 			Source: metadata, Needs: "labels or annotations on the pods of " + patch.Name,
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}
-	}
-	at := slices.IndexFunc(others, func(e overrides.Entry) bool { return e.Targets(patch.Name) })
-	if _, spec := overrides.PodPatchOf(&patch); !places(spec) || at < 0 {
+	case !places(spec) || at < 0:
 		return nil
 	}
 	return &Uncarried{

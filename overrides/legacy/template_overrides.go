@@ -9,6 +9,8 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -46,14 +48,8 @@ func history(o *api.TemplateOverride) []overrides.Entry {
 	}
 	for i := range o.Pod {
 		h := &o.Pod[i]
-		var spec *trainerapi.PodSpecPatch
-		if h.Spec != nil {
-			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
-			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
-				h.Spec.TerminationGracePeriodSeconds
-		}
-		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
-			Field: TemplateOverrides, Path: root.Child("pod").Index(i)})
+		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Field: TemplateOverrides,
+			Path: root.Child("pod").Index(i), Patch: forPods(h.TargetJobs, h.Metadata, podSpec(h.Spec))})
 	}
 	slices.SortStableFunc(all, func(a, b overrides.Entry) int {
 		switch {
@@ -67,19 +63,6 @@ func history(o *api.TemplateOverride) []overrides.Entry {
 		return a.Time.Compare(b.Time.Time)
 	})
 	return all
-}
-
-func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
-	histories := job.DeepCopy().Spec.TemplateOverrides
-	for _, h := range histories {
-		for i := range h.Job {
-			h.Job[i].Time = nil
-		}
-		for i := range h.Pod {
-			h.Pod[i].Time = nil
-		}
-	}
-	return histories
 }
 
 // CheckHistories returns an error for each entry of templateOverrides that an update changes or removes. It may add
@@ -200,11 +183,18 @@ type stamps struct {
 	times map[string]metav1.Time
 }
 
+// butTimes compares all but times.
+var butTimes = func() conversion.Equalities {
+	all := equality.Semantic.Copy()
+	utilruntime.Must(all.AddFunc(func(_, _ *metav1.Time) bool { return true }))
+	return all
+}()
+
 // ChangedForm returns the field of an earlier form that an update changes in more than its times, the first of several;
 // nil if there is none.
 func ChangedForm(before, after *api.TrainJob) *field.Path {
 	switch {
-	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
+	case !butTimes.DeepEqual(before.Spec.TemplateOverrides, after.Spec.TemplateOverrides):
 		return historiesPath
 	case !equality.Semantic.DeepEqual(before.Spec.PodTemplateOverrides, after.Spec.PodTemplateOverrides):
 		return field.NewPath("spec", PodTemplateOverrides)
