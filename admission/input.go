@@ -41,14 +41,7 @@ type Input struct {
 
 // ConflictError says that something contradicts what admission needs. A retry doesn't help: one of the two has
 // to be changed.
-type ConflictError struct {
-	// Path names the entry (or the runtime, or the admission check) and the field in it.
-	Path string
-	// Says is the value there, Needs the one that Source asks for.
-	Says, Needs, Source string
-	// WayOut says what to change.
-	WayOut string
-}
+type ConflictError overrides.Conflict
 
 // Error implements error.
 func (e *ConflictError) Error() string {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -193,10 +194,7 @@ func checkContainers(
 	var errs field.ErrorList
 	for _, patch := range patches {
 		if findContainer(have, patch.Name) == nil {
-			known := make([]string, 0, len(have))
-			for _, c := range have {
-				known = append(known, c.Name)
-			}
+			known := utilslices.Map(have, func(c *corev1.Container) string { return c.Name })
 			errs = append(errs, notFound(path.Key(patch.Name), patch.Name, known, reason))
 		}
 		if api := envField(patch.Name); api != "" && len(patch.Env) > 0 {

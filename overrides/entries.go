@@ -12,8 +12,10 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Manager is the manager of the integration's entry of runtimePatches. Kueue's built-in integration uses the same, so
@@ -93,11 +95,8 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 
 // StepsOf returns the names of the ReplicatedJobs that an entry is for.
 func StepsOf(entry *trainerapi.RuntimePatch) []string {
-	var steps []string
-	for _, rj := range ReplicatedJobsOf(entry.TrainingRuntimeSpec) {
-		steps = append(steps, rj.Name)
-	}
-	return steps
+	return utilslices.Map(ReplicatedJobsOf(entry.TrainingRuntimeSpec),
+		func(rj *trainerapi.ReplicatedJobPatch) string { return rj.Name })
 }
 
 // ReplicatedJobsOf returns what a patch changes of ReplicatedJobs.
@@ -111,7 +110,7 @@ func ReplicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.R
 
 func patchFor(patch *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) *trainerapi.ReplicatedJobPatch {
 	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
-	return first(ReplicatedJobsOf(patch), named)
+	return pipeline.Find(ReplicatedJobsOf(patch), named)
 }
 
 // jobSetMetadata returns the metadata of the JobSet in a patch; both may be nil.
@@ -142,11 +141,7 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 
 // PatchEntries returns the entries of runtimePatches.
 func PatchEntries(job *api.TrainJob) []Entry {
-	entries := make([]Entry, 0, len(job.Spec.RuntimePatches))
-	for _, patch := range job.Spec.RuntimePatches {
-		entries = append(entries, PatchEntry(patch))
-	}
-	return entries
+	return utilslices.Map(job.Spec.RuntimePatches, func(p *trainerapi.RuntimePatch) Entry { return PatchEntry(*p) })
 }
 
 // PatchEntry returns an entry of runtimePatches.

@@ -31,7 +31,7 @@ func flatten(path string, content any, into map[string]string) {
 	case []any:
 		flattenList(path, c, into)
 	default:
-		into[path] = asJSON(c)
+		into[path] = AsJSON(c)
 	}
 }
 
@@ -43,7 +43,7 @@ func flattenList(path string, list []any, into map[string]string) {
 			by = "name"
 		}
 		if named[by] == nil || strings.HasSuffix(path, ".tolerations") {
-			into[path] = asJSON(list)
+			into[path] = AsJSON(list)
 			return
 		}
 		at := fmt.Sprintf("%s[%v]", path, named[by])
@@ -66,8 +66,8 @@ func Generic(value any) (any, error) {
 	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
 }
 
-// asJSON returns the text of a value that was decoded from JSON.
-func asJSON(value any) string {
+// AsJSON returns the text of a value that was decoded from JSON.
+func AsJSON(value any) string {
 	data, _ := json.Marshal(value)
 	return string(data)
 }

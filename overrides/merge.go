@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
@@ -74,7 +76,7 @@ func makeRoom(replicatedJobs []jobset.ReplicatedJob, patches []trainerapi.Replic
 			pod.ImagePullSecrets = nil
 		}
 		for _, v := range over.Volumes {
-			if have := first(pod.Volumes, func(have *corev1.Volume) bool { return have.Name == v.Name }); have != nil {
+			if have := pipeline.Find(pod.Volumes, func(have *corev1.Volume) bool { return have.Name == v.Name }); have != nil {
 				*have = corev1.Volume{Name: v.Name}
 			}
 		}
@@ -91,13 +93,13 @@ func makeRoomInContainers(have []corev1.Container, patches []trainerapi.Containe
 			continue
 		}
 		for _, env := range patch.Env {
-			if have := first(c.Env, func(e *corev1.EnvVar) bool { return e.Name == env.Name }); have != nil {
+			if have := pipeline.Find(c.Env, func(e *corev1.EnvVar) bool { return e.Name == env.Name }); have != nil {
 				*have = corev1.EnvVar{Name: env.Name} // in its place: a later variable may refer to it
 			}
 		}
 		for _, mount := range patch.VolumeMounts {
 			samePath := func(m *corev1.VolumeMount) bool { return m.MountPath == mount.MountPath }
-			if have := first(c.VolumeMounts, samePath); have != nil {
+			if have := pipeline.Find(c.VolumeMounts, samePath); have != nil {
 				*have = corev1.VolumeMount{Name: mount.Name, MountPath: mount.MountPath}
 			}
 		}

@@ -31,16 +31,6 @@ var (
 // podSpecTrainer is the only Trainer with podSpecOverrides, for messages.
 const podSpecTrainer = "Kubeflow Trainer v2.0"
 
-// Uncarried is why a list of overrides can't hold what admission needs.
-type Uncarried struct {
-	// Path of the list or of the element that is in the way.
-	Path string
-	// Says is the value at Path, Needs the one that Source asks for.
-	Says, Needs, Source string
-	// WayOut is what to change.
-	WayOut string
-}
-
 // Own returns the integration's entry, made of the elements that the Record names; nil where the TrainJob has never
 // been started.
 func (l *List) Own(job *api.TrainJob) *trainerapi.RuntimePatch {
@@ -261,13 +251,15 @@ func (l *List) migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOve
 
 // Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
 // the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
-func (l *List) Uncarried(others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried {
+func (l *List) Uncarried(
+	others []overrides.Entry, patch trainerapi.ReplicatedJobPatch, metadata string,
+) *overrides.Conflict {
 	at := slices.IndexFunc(others, func(e overrides.Entry) bool { return e.Targets(patch.Name) })
 	switch _, spec := overrides.PodPatchOf(&patch); {
 	case l == PodTemplateList:
 		return nil
 	case metadata != "":
-		return &Uncarried{
+		return &overrides.Conflict{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,
 			Source: metadata, Needs: "labels or annotations on the pods of " + patch.Name,
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
@@ -275,7 +267,7 @@ func (l *List) Uncarried(others []overrides.Entry, patch trainerapi.ReplicatedJo
 	case !places(spec) || at < 0:
 		return nil
 	}
-	return &Uncarried{
+	return &overrides.Conflict{
 		Path: others[at].Path.String(), Says: "for replicatedJob " + patch.Name, Source: podSpecTrainer,
 		Needs:  "one element for each replicatedJob, and admission writes it",
 		WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",

@@ -26,15 +26,15 @@ func TestUncarried(t *testing.T) {
 		job      string
 		metadata string
 		selector map[string]string
-		want     *legacy.Uncarried
+		want     *overrides.Conflict
 	}{
 		"v2.1": {"its list holds all", dialect.Kubeflow21, "node", "a check", gpu, nil},
-		"v2.0, metadata": {"its list has none", dialect.Kubeflow20, "other", "a check", gpu, &legacy.Uncarried{
+		"v2.0, metadata": {"its list has none", dialect.Kubeflow20, "other", "a check", gpu, &overrides.Conflict{
 			Path: "spec.podSpecOverrides", Says: "without labels and annotations of pods, in Kubeflow Trainer v2.0",
 			Needs: "labels or annotations on the pods of other", Source: "a check",
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}},
-		"v2.0, a user's element": {"it names a ReplicatedJob once", dialect.Kubeflow20, "node", "", gpu, &legacy.Uncarried{
+		"v2.0, a user's element": {"it names a ReplicatedJob once", dialect.Kubeflow20, "node", "", gpu, &overrides.Conflict{
 			Path: "spec.podSpecOverrides[0]", Says: "for replicatedJob node",
 			Needs: "one element for each replicatedJob, and admission writes it", Source: "Kubeflow Trainer v2.0",
 			WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",

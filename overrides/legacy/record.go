@@ -9,6 +9,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -122,13 +123,11 @@ func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r
 // without returns the elements of the list that are not among own. Each of own removes one element, the last that
 // equals it.
 func without(list, own []any) []any {
-	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
-	for _, element := range own {
-		texts = append(texts, textOf(element))
-	}
+	text := func(element *any) string { return overrides.AsJSON(*element) }
+	texts := utilslices.Map(own, text) // so that numbers are the same however they were read
 	users := make([]any, 0, len(list))
 	for _, element := range slices.Backward(list) {
-		if i := slices.Index(texts, textOf(element)); i >= 0 {
+		if i := slices.Index(texts, text(&element)); i >= 0 {
 			texts = slices.Delete(texts, i, i+1)
 			continue
 		}
@@ -136,12 +135,6 @@ func without(list, own []any) []any {
 	}
 	slices.Reverse(users)
 	return users
-}
-
-// textOf returns the text of a value that was decoded from JSON.
-func textOf(value any) string {
-	data, _ := json.Marshal(value)
-	return string(data)
 }
 
 func specOf(fields map[string]any) (*api.TrainJob, error) {

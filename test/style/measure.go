@@ -16,7 +16,7 @@ import (
 // implementations are the files that may ask which Trainer there is: those that implement it.
 var implementations = []string{
 	"overrides/dialect/", "overrides/legacy/", "overrides/pipeline/",
-	"integration/bundled.go", "integration/kubeflow.go", "integration/lists.go",
+	"integration/bundled.go", "integration/kubeflow.go",
 }
 
 // trainerVersion matches the variables of package dialect that are one version of Kubeflow Trainer.
