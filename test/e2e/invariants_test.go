@@ -165,7 +165,7 @@ func rendered(tj *api.TrainJob, record *legacy.Record) bool {
 		return false
 	}
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	return err == nil && len(list)-len(legacy.Without(list, record.Own)) == len(record.Own)
+	return err == nil && record.Rendered(list)
 }
 
 // stray reports whether a pod is of a JobSet that is gone. It holds that the pod goes too, in time.

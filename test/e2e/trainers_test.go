@@ -113,7 +113,7 @@ func said(ctx context.Context, tj *api.TrainJob) func() string {
 		record, err := legacy.RecordOf(get(ctx, tj))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		if record != nil {
-			list = legacy.Without(list, record.Own)
+			list = record.Strip(list)
 		}
 		list = slices.DeleteFunc(list, func(e any) bool { return e.(map[string]any)["manager"] == overrides.Manager })
 		for _, e := range list {
