@@ -17,9 +17,9 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// step is one thing that a reconcile does. Steps are values, so that decisions can be compared in tests; how each is
-// done is in act.go and act_workload.go.
-type step interface{ isStep() }
+// step is one thing that a reconcile does: one of the types below. Steps are values, so that decisions can be compared
+// in tests; how each is done is in act.go and act_workload.go.
+type step any
 
 // start starts the TrainJob on what its Workload was admitted for.
 type start struct {
@@ -150,31 +150,3 @@ type hold struct {
 
 // unhold queues a Workload again that was put on hold while its TrainJob was blocked or stopped.
 type unhold struct{ workload *kueue.Workload }
-
-func (start) isStep()           {}
-func (suspend) isStep()         {}
-func (announce) isStep()        {}
-func (noteBegin) isStep()       {}
-func (setBoost) isStep()        {}
-func (unboost) isStep()         {}
-func (createSlice) isStep()     {}
-func (withdraw) isStep()        {}
-func (finalize) isStep()        {}
-func (failStart) isStep()       {}
-func (tell) isStep()            {}
-func (count) isStep()           {}
-func (remember) isStep()        {}
-func (writeStatus) isStep()     {}
-func (clearEntry) isStep()      {}
-func (migrate) isStep()         {}
-func (deleteSnapshot) isStep()  {}
-func (deleteJobSet) isStep()    {}
-func (deleteJob) isStep()       {}
-func (finishWorkload) isStep()  {}
-func (lookAgain) isStep()       {}
-func (deleteWorkload) isStep()  {}
-func (releaseWorkload) isStep() {}
-func (deactivate) isStep()      {}
-func (activate) isStep()        {}
-func (hold) isStep()            {}
-func (unhold) isStep()          {}
