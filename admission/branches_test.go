@@ -12,6 +12,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 func TestErrors(t *testing.T) {
@@ -52,8 +54,8 @@ func TestDecideAgainstLaterEntries(t *testing.T) {
 // A Record that nobody of us wrote stops the start.
 func TestDecideWithAForgedRecord(t *testing.T) {
 	_, err := Decide(input(t, func(in *Input) {
-		in.Dialect = overrides.Kubeflow21
-		in.Job.Annotations = map[string]string{overrides.RecordAnnotation: "{"}
+		in.Dialect = dialect.Kubeflow21
+		in.Job.Annotations = map[string]string{legacy.RecordAnnotation: "{"}
 	}))
 	if err == nil || !strings.Contains(err.Error(), "it was not written by Signalbox") {
 		t.Errorf("got %v", err)

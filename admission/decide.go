@@ -12,6 +12,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // Start is a decided start: the entry to write together with suspend: false, and the version of the TrainJob that it
@@ -22,7 +23,7 @@ type Start struct {
 	ResourceVersion string
 	Entry           trainerapi.RuntimePatch
 	// Record is written instead of the entry to a Trainer whose list of overrides is not keyed by manager; nil else.
-	Record *overrides.Record
+	Record *legacy.Record
 	// Pin is the runtime to be written with the start (store.Pin); "" where Kubeflow Trainer keeps it.
 	Pin string
 	// NewPin is set where the TrainJob has no pin yet.

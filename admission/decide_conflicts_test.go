@@ -14,6 +14,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestDecideConflicts(t *testing.T) {
@@ -158,13 +159,13 @@ func TestDecideRefuses(t *testing.T) {
 			"a flavor that can't be read is not an empty one", func(in *Input) { in.Flavors = nil }, `ResourceFlavor "a100"`,
 		},
 		"without a node": {"nothing would train", func(in *Input) {
-			in.Dialect = overrides.Bundled
+			in.Dialect = dialect.Bundled
 			in.Workload.Spec.PodSets[0].MinCount = ptr.To[int32](0)
 			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0)
 		}, `status.admission.podSetAssignments[node].count is "0", but the bundled Trainer needs "1"; remove annotation`},
 		"in part, beside Kubeflow Trainer": {"it would run all nodes", func(in *Input) {
 			admitInPart(in)
-			in.Dialect = overrides.Kubeflow23
+			in.Dialect = dialect.Kubeflow23
 		}, `[node].count is "3", but Kubeflow Trainer v2.3 needs "8"`},
 		"in part, of something else": {"what runs is what was admitted", func(in *Input) {
 			admitInPart(in)
@@ -204,20 +205,20 @@ func TestNeutral(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := &api.TrainJob{}
-	if !IsNeutral(overrides.Bundled.Own(job)) {
+	if !IsNeutral(dialect.Bundled.Own(job)) {
 		t.Error("a TrainJob without our entry has nothing of an admission")
 	}
 	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{start.Entry}
-	if IsNeutral(overrides.Bundled.Own(job)) {
+	if IsNeutral(dialect.Bundled.Own(job)) {
 		t.Error("an entry of an admission is not neutral")
 	}
 	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{Neutral(&start.Entry)}
-	if !IsNeutral(overrides.Bundled.Own(job)) {
+	if !IsNeutral(dialect.Bundled.Own(job)) {
 		t.Errorf("nothing of the admission is left in %+v", job.Spec.RuntimePatches[0])
 	}
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
-	with, err1 := overrides.Bundled.Compute(job, &rt, overrides.Bundled.Entries(job))
-	without, err2 := overrides.Bundled.Compute(job, &rt, nil)
+	with, err1 := dialect.Bundled.Compute(job, &rt, dialect.Bundled.Entries(job))
+	without, err2 := dialect.Bundled.Compute(job, &rt, nil)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestRunning(t *testing.T) {
@@ -74,7 +74,7 @@ func TestRunning(t *testing.T) {
 
 // TestDecideForLists holds what a list that is not keyed by manager carries of an admission, and what it can't.
 func TestDecideForLists(t *testing.T) {
-	on := func(d *overrides.Dialect) func(*Input) { return func(in *Input) { in.Dialect = d } }
+	on := func(d *dialect.Dialect) func(*Input) { return func(in *Input) { in.Dialect = d } }
 	check := func(labels map[string]string) func(*Input) {
 		return func(in *Input) {
 			in.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{
@@ -106,16 +106,16 @@ func TestDecideForLists(t *testing.T) {
 	}{
 		"v2.1": {
 			"labels, selector and tolerations",
-			[]func(*Input){on(overrides.Kubeflow21), topology, check(map[string]string{"a": "b"})},
+			[]func(*Input){on(dialect.Kubeflow21), topology, check(map[string]string{"a": "b"})},
 			`metadata:map[annotations:map[kueue.x-k8s.io/podset-unconstrained-topology:true kueue.x-k8s.io/workload:wl note:runtime] labels:map[a:b from:runtime kueue.x-k8s.io/podset:node]] spec:map[nodeSelector:map[disk:fast gpu:a100 zone:east] schedulingGates:[map[name:example.com/mine] map[name:kueue.x-k8s.io/topology]] tolerations:[map[key:spot operator:Exists] map[key:gpu value:a100]]] targetJobs:[map[name:node]]`, nil},
 		"v2.0": {
 			"selector and tolerations; labels that only inform are left out",
-			[]func(*Input){on(overrides.Kubeflow20), check(nil)},
+			[]func(*Input){on(dialect.Kubeflow20), check(nil)},
 			`nodeSelector:map[disk:fast gpu:a100 zone:east] targetJobs:[map[name:node]] tolerations:[map[key:spot operator:Exists] map[key:gpu value:a100]]`,
 			nil,
 		},
 		"v2.0, a topology": {
-			"its pods have to carry labels", []func(*Input){on(overrides.Kubeflow20), topology}, "",
+			"its pods have to carry labels", []func(*Input){on(dialect.Kubeflow20), topology}, "",
 			[]string{
 				"spec.podSpecOverrides is",
 				"the topology assignment needs",
@@ -124,18 +124,18 @@ func TestDecideForLists(t *testing.T) {
 			},
 		},
 		"v2.0, a check that wants labels": {
-			"the check is named", []func(*Input){on(overrides.Kubeflow20), check(map[string]string{"a": "b"})}, "",
+			"the check is named", []func(*Input){on(dialect.Kubeflow20), check(map[string]string{"a": "b"})}, "",
 			[]string{"AdmissionCheck zones needs"},
 		},
 		"v2.0, MultiKueue": {
-			"its label is needed", []func(*Input){on(overrides.Kubeflow20), remote}, "", []string{"MultiKueue needs"},
+			"its label is needed", []func(*Input){on(dialect.Kubeflow20), remote}, "", []string{"MultiKueue needs"},
 		},
 		"v2.0, a user's element": {
-			"each ReplicatedJob has one in the whole list", []func(*Input){on(overrides.Kubeflow20), said}, "",
+			"each ReplicatedJob has one in the whole list", []func(*Input){on(dialect.Kubeflow20), said}, "",
 			[]string{"spec.podSpecOverrides[0] is", "one element for each replicatedJob", "move its fields to the runtime"},
 		},
 		"v2.0, not in the way": {
-			"where admission has nothing to say, users may", []func(*Input){on(overrides.Kubeflow20), said, nothing}, "none",
+			"where admission has nothing to say, users may", []func(*Input){on(dialect.Kubeflow20), said, nothing}, "none",
 			nil,
 		},
 	}

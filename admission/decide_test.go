@@ -15,6 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func must[T any](t testing.TB, text string) T {
@@ -54,7 +55,7 @@ func input(t testing.TB, change ...func(*Input)) Input {
 	job.Spec.RuntimeRef.Name = "torch"
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
 	in := Input{
-		Job: job, Runtime: &rt, Dialect: overrides.Kubeflow23, Now: now,
+		Job: job, Runtime: &rt, Dialect: dialect.Kubeflow23, Now: now,
 		Workload: &kueue.Workload{
 			ObjectMeta: metav1.ObjectMeta{Name: "wl"},
 			Spec:       kueue.WorkloadSpec{QueueName: "local", PodSets: []kueue.PodSet{{Name: "node", Count: 1}}},

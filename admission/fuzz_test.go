@@ -18,6 +18,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -179,7 +180,7 @@ func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.Resour
 	runtime := c.runtime()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
 	job.Spec.RuntimePatches, job.Spec.Suspend = c.entries(), ptr.To(true)
-	effective, err := overrides.Bundled.Compute(job, runtime, overrides.Bundled.Others(job))
+	effective, err := dialect.Bundled.Compute(job, runtime, dialect.Bundled.Others(job))
 	if err != nil {
 		return ""
 	}
@@ -195,7 +196,7 @@ func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.Resour
 		}
 	}
 	start, err := Decide(
-		Input{Job: job, Runtime: runtime, Dialect: overrides.Bundled, Workload: wl, Flavors: flavors, Now: now},
+		Input{Job: job, Runtime: runtime, Dialect: dialect.Bundled, Workload: wl, Flavors: flavors, Now: now},
 	)
 	if err != nil || mismatch != nil {
 		return ""
@@ -272,10 +273,10 @@ func runsRight(
 	if ptr.Deref(after.Spec.Suspend, true) {
 		return "suspend is not cleared"
 	}
-	if len(overrides.Bundled.Others(job)) != len(overrides.Bundled.Others(after)) {
+	if len(dialect.Bundled.Others(job)) != len(dialect.Bundled.Others(after)) {
 		return "the number of other entries changed"
 	}
-	result, err := overrides.Bundled.Compute(after, runtime, overrides.Bundled.Entries(after))
+	result, err := dialect.Bundled.Compute(after, runtime, dialect.Bundled.Entries(after))
 	if err != nil {
 		return err.Error()
 	}

@@ -9,6 +9,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // Features are the feature gates of Kueue that a start depends on.
@@ -24,7 +25,7 @@ type Input struct {
 	Job     *api.TrainJob
 	Runtime *trainerapi.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
-	Dialect *overrides.Dialect
+	Dialect *dialect.Dialect
 	// Effective is what the TrainJob runs with the entries of others alone; nil computes it.
 	Effective *overrides.Effective
 	// Workload is admitted: status.admission is set.
@@ -40,14 +41,7 @@ type Input struct {
 
 // ConflictError says that something contradicts what admission needs. A retry doesn't help: one of the two has
 // to be changed.
-type ConflictError struct {
-	// Path names the entry (or the runtime, or the admission check) and the field in it.
-	Path string
-	// Says is the value there, Needs the one that Source asks for.
-	Says, Needs, Source string
-	// WayOut says what to change.
-	WayOut string
-}
+type ConflictError overrides.Conflict
 
 // Error implements error.
 func (e *ConflictError) Error() string {

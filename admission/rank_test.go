@@ -8,6 +8,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestRank(t *testing.T) {
@@ -92,7 +93,7 @@ func TestTopologyOf(t *testing.T) {
 
 // admitInPart makes the TrainJob one of eight nodes that is admitted with three.
 func admitInPart(in *Input) {
-	in.Dialect = overrides.Bundled
+	in.Dialect = dialect.Bundled
 	in.Job.Spec.Trainer = &trainerapi.Trainer{NumNodes: ptr.To[int32](8)}
 	podSet := &in.Workload.Spec.PodSets[0]
 	podSet.Count, podSet.MinCount = 8, ptr.To[int32](2)

@@ -13,12 +13,13 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestUnsettled(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
-	effective, err := overrides.Bundled.Compute(job, &rt, nil)
+	effective, err := dialect.Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

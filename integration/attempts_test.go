@@ -14,7 +14,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestRefusedAgain holds that a TrainJob that a worker refuses whenever it is dispatched is dispatched three times at
@@ -40,7 +40,7 @@ func TestRefusedAgain(t *testing.T) {
 // TestFinishedWorkloadsDeleted holds that a TrainJob that can't be started is tried less and less often where Kueue
 // deletes finished Workloads by itself (objectRetentionPolicies), as if its user asked for that.
 func TestFinishedWorkloadsDeleted(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	job := newTrainJob("job")
 	job.Spec.RuntimePatches = selecting("b")
 	h.create(job)
@@ -68,7 +68,7 @@ func TestFinishedWorkloadsDeleted(t *testing.T) {
 func TestTrainersBlockedStays(t *testing.T) {
 	for _, queued := range []bool{true, false} {
 		t.Run(fmt.Sprint("queued ", queued), func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			if queued {
 				h.run()
 			} else {
@@ -95,7 +95,7 @@ func TestTrainersBlockedStays(t *testing.T) {
 // TestMismatchOfStaleWorkload holds that a Workload counts once as one that was admitted for something else, however
 // often a cache shows it.
 func TestMismatchOfStaleWorkload(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.queue()
 	h.admit(usesNothing)
 	h.freeze("Workload", &kueue.WorkloadList{})
@@ -116,7 +116,7 @@ func TestMismatchOfStaleWorkload(t *testing.T) {
 
 // TestClearRejectedOnce holds that what is rejected before a start is tried again after ten seconds, as a start is.
 func TestClearRejectedOnce(t *testing.T) {
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		t.Run(d.Name, func(t *testing.T) {
 			h := newHarness(t, d)
 			h.run()
@@ -124,7 +124,7 @@ func TestClearRejectedOnce(t *testing.T) {
 			if _, err := h.reconcile("job"); err != nil {
 				t.Fatal(err)
 			}
-			if d != overrides.Bundled {
+			if d != dialect.Bundled {
 				h.clock.Step(time.Minute)
 			}
 			h.fail["patch TrainJob"] = invalid
@@ -149,7 +149,7 @@ func TestClearRejectedOnce(t *testing.T) {
 
 // TestStartedWithoutAnAnswer holds that a start whose answer was lost ends a setback, too.
 func TestStartedWithoutAnAnswer(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.queue()
 	h.admit()
 	h.fail["patch TrainJob"] = invalid
@@ -181,7 +181,7 @@ func TestStartedWithoutAnAnswer(t *testing.T) {
 // TestUnqueuedIsNotBlocked holds that a TrainJob that was blocked, has left its queue and runs doesn't say that it is
 // blocked.
 func TestUnqueuedIsNotBlocked(t *testing.T) {
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		t.Run(d.Name, func(t *testing.T) {
 			h := newHarness(t, d)
 			job := newTrainJob("job")

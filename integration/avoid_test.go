@@ -19,13 +19,14 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func avoidsForAnHour(c *configapi.Configuration) { c.Nodes.AvoidFor.Duration = time.Hour }
 
 // avoiding is a harness with nodes of two flavors that the queue has, and with a TrainJob that remembers some.
 func avoiding(t *testing.T, remembered ...string) *harness {
-	h := newHarness(t, overrides.Bundled, avoidsForAnHour)
+	h := newHarness(t, dialect.Bundled, avoidsForAnHour)
 	for _, name := range []string{"a1", "a2", "a3", "a4", "b1", "b2"} {
 		h.create(&corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -89,7 +90,7 @@ func (h *harness) queuedOff() string {
 // startedOff returns those of the entry.
 func (h *harness) startedOff() string {
 	h.t.Helper()
-	own := overrides.Bundled.Own(h.trainJob("job"))
+	own := dialect.Bundled.Own(h.trainJob("job"))
 	_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, "node")
 	pod := kueue.PodSet{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: spec.Affinity}}}
 	return strings.Join(avoid.Written([]kueue.PodSet{pod}), " ")
@@ -267,10 +268,10 @@ func TestOwnTerms(t *testing.T) {
 	rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Affinity = avoid.With(nil, []string{"a4.host"})
 	h.update(rt)
 	for _, config := range []func(*configapi.Configuration){func(*configapi.Configuration) {}, avoidsForAnHour} {
-		h.start(overrides.Bundled, config)
+		h.start(dialect.Bundled, config)
 		h.settle("job")
 		h.starts()
-		_, spec := overrides.PodPatch(overrides.Bundled.Own(h.trainJob("job")).TrainingRuntimeSpec, "node")
+		_, spec := overrides.PodPatch(dialect.Bundled.Own(h.trainJob("job")).TrainingRuntimeSpec, "node")
 		if spec.Affinity != nil {
 			t.Errorf("nobody needs it: got %+v", spec.Affinity)
 		}
@@ -290,17 +291,17 @@ func TestOwnTerms(t *testing.T) {
 // changes no admission.
 func TestAvoidOff(t *testing.T) {
 	h := avoiding(t, "a1")
-	h.start(overrides.Bundled)
+	h.start(dialect.Bundled)
 	h.did = map[string]bool{}
 	h.settle("job")
 	if h.wantOff("off", "", ""); h.did["list Node"] || h.did["get LocalQueue"] {
 		t.Errorf("it reads nothing: got %v", h.did)
 	}
-	h.start(overrides.Bundled, avoidsForAnHour)
+	h.start(dialect.Bundled, avoidsForAnHour)
 	h.settle("job")
 	h.admit()
 	uid := h.workload().UID
-	h.start(overrides.Bundled)
+	h.start(dialect.Bundled)
 	h.clock.Step(11 * time.Second)
 	h.settle("job")
 	if h.wantOff("turned off once admitted", "a1.host", "a1.host"); h.suspended("job") || h.workload().UID != uid {
@@ -328,7 +329,7 @@ func TestKeepsOffBeside(t *testing.T) {
 	h.wantOff("none of the nodes is in these zones", "a1.host", "")
 	h.fail = map[string]error{}
 	h.starts()
-	_, spec := overrides.PodPatch(overrides.Bundled.Own(h.trainJob("job")).TrainingRuntimeSpec, "node")
+	_, spec := overrides.PodPatch(dialect.Bundled.Own(h.trainJob("job")).TrainingRuntimeSpec, "node")
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(terms) != 2 || len(terms[0].MatchExpressions) != 2 || len(terms[1].MatchExpressions) != 2 ||
 		spec.Affinity.PodAntiAffinity == nil {

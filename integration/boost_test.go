@@ -14,7 +14,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func tenMinutes(c *configapi.Configuration) {
@@ -51,7 +51,7 @@ func (h *harness) sets(key, value string) {
 // TestBoostsAtStart holds that a TrainJob is within its minimum runtime before it runs, by one write, and until that is
 // over.
 func TestBoostsAtStart(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, d *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, d *dialect.Dialect) {
 		h.start(d, tenMinutes)
 		h.queue()
 		h.wantBoost("")
@@ -87,16 +87,16 @@ func TestBoostsAtStart(t *testing.T) {
 // TestBoostOff holds that a TrainJob has no boost if nothing is set, that one which a manager with other settings has
 // written is removed, and that nothing is asked for.
 func TestBoostOff(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.did = map[string]bool{}
 	h.run()
 	if value, mark := h.boosted(); value+mark != "" || h.did["list WorkloadPriorityClass"] {
 		t.Errorf("got %q, %q, %v", value, mark, h.did)
 	}
-	h = newHarness(t, overrides.Bundled, tenMinutes)
+	h = newHarness(t, dialect.Bundled, tenMinutes)
 	h.run()
 	h.wantBoost("4")
-	h.start(overrides.Bundled)
+	h.start(dialect.Bundled)
 	h.settle("job")
 	if value, mark := h.boosted(); value+mark != "" {
 		t.Errorf("the admin has turned it off: got %q, %q", value, mark)
@@ -105,7 +105,7 @@ func TestBoostOff(t *testing.T) {
 
 // runningBoosted is a harness with a TrainJob that runs within its minimum runtime, and has a pod.
 func runningBoosted(t *testing.T) (*harness, *jobset.JobSet) {
-	h := newHarness(t, overrides.Bundled, tenMinutes)
+	h := newHarness(t, dialect.Bundled, tenMinutes)
 	h.run()
 	js := h.build("job")
 	h.pod(js)
@@ -136,7 +136,7 @@ func TestAnothersBoost(t *testing.T) {
 			}
 		})
 	}
-	h := newHarness(t, overrides.Bundled, tenMinutes)
+	h := newHarness(t, dialect.Bundled, tenMinutes)
 	h.queue()
 	h.sets(boost.Annotation, "7")
 	h.admit()
@@ -155,7 +155,7 @@ func TestBoostOfAnotherVersion(t *testing.T) {
 		"others boosted": func(h *harness) { h.sets(boost.Annotation, "2") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, tenMinutes)
+			h := newHarness(t, dialect.Bundled, tenMinutes)
 			h.queue()
 			h.admit()
 			h.clock.Step(11 * time.Second)
@@ -190,7 +190,7 @@ func TestBoostOfAnotherVersion(t *testing.T) {
 // TestBoostBeforeRestart holds that a manager that was killed between the boost and the start doesn't write it twice,
 // and that a start which the API server rejects leaves no boost without quota.
 func TestBoostBeforeRestart(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, tenMinutes)
+	h := newHarness(t, dialect.Bundled, tenMinutes)
 	h.queue()
 	h.admit()
 	h.clock.Step(11 * time.Second)
@@ -200,13 +200,13 @@ func TestBoostBeforeRestart(t *testing.T) {
 	}
 	h.wantBoost("4")
 	delete(h.fail, "patch TrainJob")
-	h.start(overrides.Bundled, tenMinutes)
+	h.start(dialect.Bundled, tenMinutes)
 	if _, err := h.reconcile("job"); err != nil || h.suspended("job") || h.wrote("patch Workload ") != 0 {
 		t.Errorf("got %v, %v", h.sent, err)
 	}
 	h.wantBoost("4")
 
-	h = newHarness(t, overrides.Bundled, tenMinutes)
+	h = newHarness(t, dialect.Bundled, tenMinutes)
 	h.queue()
 	h.admit()
 	h.clock.Step(11 * time.Second)
@@ -219,7 +219,7 @@ func TestBoostBeforeRestart(t *testing.T) {
 
 // TestBoostRejected holds that a boost that can't be written keeps nothing from starting, and is tried again.
 func TestBoostRejected(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, tenMinutes)
+	h := newHarness(t, dialect.Bundled, tenMinutes)
 	h.fail["patch Workload"] = invalid
 	h.queue()
 	h.admit()

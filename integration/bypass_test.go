@@ -21,6 +21,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // label sets a label of the TrainJob.
@@ -49,7 +50,7 @@ func TestNoPriorityClass(t *testing.T) {
 		h.label(constants.WorkloadPriorityClassLabel, "nonesuch")
 		return js
 	}
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		running(t, h)
 		h.evict(kueue.WorkloadEvictedByPreemption)
 		if h.settle("job"); !h.suspended("job") || h.workload().Spec.PriorityClassRef.Name != "high" {
@@ -57,7 +58,7 @@ func TestNoPriorityClass(t *testing.T) {
 		}
 	})
 	t.Run("ended", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.remove(running(t, h))
 		h.end("job", trainerapi.TrainJobComplete)
 		if h.settle("job"); !workloadfinish.IsFinished(h.workload()) {
@@ -65,7 +66,7 @@ func TestNoPriorityClass(t *testing.T) {
 		}
 	})
 	t.Run("new", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		job := newTrainJob("job")
 		job.Labels[constants.WorkloadPriorityClassLabel] = "high"
 		h.create(job)
@@ -84,7 +85,7 @@ func TestNoPriorityClass(t *testing.T) {
 
 // TestPriorityClassDeleted holds that a TrainJob says so that can't get the Workload that it needs.
 func TestPriorityClassDeleted(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	high := &kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100}
 	h.create(high)
 	job := newTrainJob("job")
@@ -107,7 +108,7 @@ func TestPriorityClassDeleted(t *testing.T) {
 func TestPrebuiltKeepsQuota(t *testing.T) {
 	for _, label := range []string{constants.WorkloadPriorityClassLabel, constants.QueueLabel} {
 		t.Run(label, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			h.admit()
 			wl := h.workload()
@@ -130,7 +131,7 @@ func TestPrebuiltKeepsQuota(t *testing.T) {
 func TestPrebuiltBoost(t *testing.T) {
 	for name, origin := range map[string]string{"a user's": "", "one that says that MultiKueue has made it": "origin"} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, tenMinutes)
+			h := newHarness(t, dialect.Bundled, tenMinutes)
 			prebuilt := h.fromOrigin(h.podSets())
 			prebuilt.Annotations = map[string]string{boost.Annotation: "1000", "example.com/any": "1",
 				boost.MarkAnnotation: "3 2099-01-01T00:00:00Z"}
@@ -152,7 +153,7 @@ func TestPrebuiltBoost(t *testing.T) {
 
 // TestOtherQueueWhileDeactivated holds that another queue doesn't undo what an admin has stopped.
 func TestOtherQueueWhileDeactivated(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -173,7 +174,7 @@ func TestOtherQueueWhileDeactivated(t *testing.T) {
 
 // TestReclaimedRunsAgain holds that pods whose quota was given back don't run again on the same admission.
 func TestReclaimedRunsAgain(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	rt := &api.ClusterTrainingRuntime{}
 	h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
 	first := jobset.ReplicatedJob{Name: "first", Replicas: 1}
@@ -225,7 +226,7 @@ func TestReclaimedRunsAgain(t *testing.T) {
 func TestOtherQueue(t *testing.T) {
 	for _, admitted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("admitted %t", admitted), func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			wl := h.workload()
 			one := kueue.PodSetAssignment{
@@ -253,7 +254,7 @@ func TestOtherQueue(t *testing.T) {
 // TestNoRoom holds that a TrainJob that has no room for the integration's entry isn't queued.
 func TestNoRoom(t *testing.T) {
 	for entries, reason := range map[int]string{overrides.MaxEntries - 1: "", overrides.MaxEntries: "LimitExceeded"} {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		job := newTrainJob("job")
 		for i := range entries {
 			job.Spec.RuntimePatches = append(job.Spec.RuntimePatches,

@@ -23,7 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func usesNothing(a *kueue.PodSetAssignment) {
@@ -79,7 +79,7 @@ func TestChangesOfWhatCantStart(t *testing.T) {
 	} {
 		for what, change := range changes {
 			t.Run(failure+", changing "+what, func(t *testing.T) {
-				h := newHarness(t, overrides.Bundled)
+				h := newHarness(t, dialect.Bundled)
 				for n := range 2 {
 					h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("class-", n)},
 						Value: int32(n)})
@@ -187,7 +187,7 @@ func TestPartOfAnother(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			job := newTrainJob("job")
 			job.OwnerReferences = []metav1.OwnerReference{c.owner(h)}
 			h.create(job)
@@ -208,7 +208,7 @@ func TestPartOfAnother(t *testing.T) {
 // TestSuspendedByAnother holds that a running TrainJob whose JobSet others have suspended gives its quota back, as one
 // without pods does, and that one whose JobSet is resumed runs on.
 func TestSuspendedByAnother(t *testing.T) {
-	for name, d := range map[string]*overrides.Dialect{"bundled": overrides.Bundled} {
+	for name, d := range map[string]*dialect.Dialect{"bundled": dialect.Bundled} {
 		for _, resumed := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " ", resumed), func(t *testing.T) {
 				h := newHarness(t, d)

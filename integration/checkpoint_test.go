@@ -20,13 +20,13 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
 
 // saving is a harness with a TrainJob that runs and has reported that it has saved a step.
 func saving(t *testing.T, within time.Duration) (*harness, *jobset.JobSet) {
-	h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) {
+	h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) {
 		c.Preemption.CheckpointWithin.Duration = within
 	})
 	h.create(&kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "queue"}})
@@ -281,6 +281,6 @@ func step(d time.Duration) func(*harness, *jobset.JobSet) {
 
 func restarted(within time.Duration) func(*harness, *jobset.JobSet) {
 	return func(h *harness, _ *jobset.JobSet) {
-		h.start(overrides.Bundled, func(c *configapi.Configuration) { c.Preemption.CheckpointWithin.Duration = within })
+		h.start(dialect.Bundled, func(c *configapi.Configuration) { c.Preemption.CheckpointWithin.Duration = within })
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -45,7 +46,7 @@ type Config struct {
 	Limits   overrides.Limits
 	Patience
 	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
-	Trainer   *overrides.Dialect
+	Trainer   *dialect.Dialect
 	Placement Placement
 	Clock     clock.Clock
 }

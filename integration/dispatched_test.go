@@ -15,7 +15,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // finish ends the only Workload, as Kueue copies it from a worker.
@@ -114,7 +114,7 @@ func TestDispatchedSaysWhy(t *testing.T) {
 				t.Errorf("got state %q and %+v, want %s and %s that says %q", job.Status.State, job.Status.Conditions, c.state,
 					c.kind, c.says)
 			}
-			h.start(overrides.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = new(true) })
+			h.start(dialect.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = new(true) })
 			if h.settle("job"); h.trainJob("job").Status.State != c.state {
 				t.Errorf("after a restart of the manager: %s", h.trainJob("job").Status.State)
 			}

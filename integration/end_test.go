@@ -19,6 +19,8 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // TestEndFreesQuota holds that a TrainJob that has ended gives its quota back when its last pod has ended, whatever its
@@ -50,7 +52,7 @@ func TestEndFreesQuota(t *testing.T) {
 		"a prebuilt Workload":     relabel(constants.PrebuiltWorkloadLabel, "other"),
 		"stopped":                 annotate(api.StopAnnotation, ""),
 		"elastic":                 annotate("kueue.x-k8s.io/elastic-job", "true"),
-		"a wrong record":          annotate(overrides.RecordAnnotation, "{"),
+		"a wrong record":          annotate(legacy.RecordAnnotation, "{"),
 		"a wrong minimum":         annotate(overrides.MinParallelismAnnotation, "-1"),
 		"suspended":               func(h *harness) { suspend(h, true) },
 		"no queue, and suspended": func(h *harness) { relabel(constants.QueueLabel, "")(h); suspend(h, true) },
@@ -70,7 +72,7 @@ func TestEndFreesQuota(t *testing.T) {
 		},
 	}
 	for name, change := range changes {
-		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
@@ -112,7 +114,7 @@ func (h *harness) leaves() {
 // any more.
 func TestNamespaceLeaves(t *testing.T) {
 	t.Run("while it runs", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)
@@ -131,7 +133,7 @@ func TestNamespaceLeaves(t *testing.T) {
 		}
 	})
 	t.Run("while it waits", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.queue()
 		h.leaves()
 		if h.settle("job"); len(h.workloads()) != 0 {
@@ -139,7 +141,7 @@ func TestNamespaceLeaves(t *testing.T) {
 		}
 	})
 	t.Run("while it is admitted", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.queue()
 		h.admit()
 		h.leaves()
@@ -152,7 +154,7 @@ func TestNamespaceLeaves(t *testing.T) {
 // TestEndNotWritten holds that the quota of a TrainJob whose JobSet has ended is free, although its Trainer doesn't
 // write that.
 func TestEndNotWritten(t *testing.T) {
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		for end, reason := range map[jobset.JobSetConditionType]string{
 			jobset.JobSetCompleted: kueue.WorkloadFinishedReasonSucceeded,
 			jobset.JobSetFailed:    kueue.WorkloadFinishedReasonFailed,
@@ -190,11 +192,11 @@ func TestEndNotWritten(t *testing.T) {
 // after a loss, and couldn't while this process, which may be its own, was away or had no answers.
 func TestEndWhileAway(t *testing.T) {
 	for name, away := range map[string]func(*harness){
-		"another process": func(h *harness) { h.start(overrides.Bundled) },
+		"another process": func(h *harness) { h.start(dialect.Bundled) },
 		"no answers":      func(*harness) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.run()
 			js := h.build("job")
 			h.settle("job")
@@ -237,7 +239,7 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 			js.Status.Conditions[0].Type = string(jobset.JobSetCompleted)
 		}, false},
 	} {
-		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
@@ -268,7 +270,7 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 // TestEndSeenIsRemembered holds that what was observed before a request failed is remembered: the quota of a TrainJob
 // whose end isn't written is free a minute after this process has seen the end.
 func TestEndSeenIsRemembered(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	h.settle("job")

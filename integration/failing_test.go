@@ -22,7 +22,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // chapter is what happens to a TrainJob.
@@ -67,7 +67,7 @@ func TestWhatFailsIsToldElsewhere(t *testing.T) {
 // TestWhatFailsIsTold lets each request fail for good that a TrainJob's life takes, one at a time and for each of the
 // reasons that an API server has. It holds that its user reads what fails, and that it goes on when that has ended.
 func TestWhatFailsIsTold(t *testing.T) {
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		for i := range chapters {
 			eachFails(t, "beside "+d.Name, chapters[:i+1], func(t *testing.T) *harness { return newHarness(t, d) })
 		}
@@ -127,7 +127,7 @@ func (h *harness) failsFor(request string, d time.Duration) {
 // TestFailureToldLater holds that what fails is told although telling it has failed too, and that what is told is what
 // fails now.
 func TestFailureToldLater(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.create(newTrainJob("job"))
 	of := func(what string) error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "it", fmt.Errorf("%s", what))

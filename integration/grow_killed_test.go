@@ -9,7 +9,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -20,7 +20,7 @@ func TestGrowsKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := growing(t, grows)
 			for range 60 {
-				h.start(overrides.Bundled, grows)
+				h.start(dialect.Bundled, grows)
 				writes := 0
 				h.dies = func() error {
 					if writes++; writes > 1 {

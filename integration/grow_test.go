@@ -24,6 +24,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -50,7 +51,7 @@ func growsAtCheckpoint(c *configapi.Configuration) {
 // growing is a harness with a TrainJob that runs since half an hour with three of its eight nodes, and saved a moment
 // ago.
 func growing(t *testing.T, config func(*configapi.Configuration), change ...func(*api.TrainJob)) *harness {
-	h := newHarness(t, overrides.Bundled, config)
+	h := newHarness(t, dialect.Bundled, config)
 	h.create(&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "guard"}})
 	h.queueIs(func(cq *kueue.ClusterQueue) {
 		cq.Spec.ResourceGroups = []kueue.ResourceGroup{{Flavors: []kueue.FlavorQuotas{{Name: "a",
@@ -143,7 +144,7 @@ func (h *harness) nodes() int32 {
 	if h.suspended("job") {
 		return 0
 	}
-	if n := overrides.AdmittedNodes(overrides.Bundled.Own(job)); n > 0 {
+	if n := overrides.AdmittedNodes(dialect.Bundled.Own(job)); n > 0 {
 		return n
 	}
 	return *job.Spec.Trainer.NumNodes
@@ -221,10 +222,10 @@ func TestGrowsAtCheckpoint(t *testing.T) {
 		"it saves":         {func(h *harness) { h.saves("200") }, true},
 		"the time is over": {func(h *harness) { h.clock.Step(time.Hour) }, true},
 		"the manager starts again": {func(h *harness) {
-			h.start(overrides.Bundled, growsAtCheckpoint)
+			h.start(dialect.Bundled, growsAtCheckpoint)
 		}, false},
-		"the admin waits for none": {func(h *harness) { h.start(overrides.Bundled, grows) }, true},
-		"growing is turned off":    {func(h *harness) { h.start(overrides.Bundled) }, true},
+		"the admin waits for none": {func(h *harness) { h.start(dialect.Bundled, grows) }, true},
+		"growing is turned off":    {func(h *harness) { h.start(dialect.Bundled) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := growing(t, growsAtCheckpoint)

@@ -13,7 +13,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -41,7 +41,7 @@ func TestSliceIsWithdrawn(t *testing.T) {
 		"its TrainJob is deleted": {func(h *harness) { h.remove(h.trainJob("job")) }, false},
 		"its TrainJob ends":       {func(h *harness) { h.end("job", "Complete") }, false},
 		"the manager starts again": {func(h *harness) {
-			h.start(overrides.Bundled, grows)
+			h.start(dialect.Bundled, grows)
 		}, true},
 		"what it replaces is gone": {func(h *harness) {
 			wl := h.old()
@@ -163,7 +163,7 @@ func TestGrowthIsRecorded(t *testing.T) {
 		"Kueue finishes it": {then: (*harness).finishOld},
 		"the manager dies": {then: func(h *harness) {
 			h.finishOld()
-			h.start(overrides.Bundled, growsAtCheckpoint, recording)
+			h.start(dialect.Bundled, growsAtCheckpoint, recording)
 		}},
 		"Kueue dies": {then: func(h *harness) { h.clock.Step(3 * time.Second) }, more: 3},
 	} {

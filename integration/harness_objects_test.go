@@ -24,7 +24,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // admit is Kueue's admission of the only Workload.
@@ -175,7 +175,7 @@ func patches(t *testing.T, answer webhookadmission.Response) []string {
 func jobOf() *batchv1.Job { return &batchv1.Job{} }
 
 // neutral reports whether a TrainJob has no entry of an admission.
-func neutral(d *overrides.Dialect, job *api.TrainJob) bool {
+func neutral(d *dialect.Dialect, job *api.TrainJob) bool {
 	own := d.Own(job)
 	return own == nil || admission.IsNeutral(own)
 }

@@ -33,6 +33,7 @@ import (
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/ledger"
@@ -66,7 +67,7 @@ type harness struct {
 	reconciler *integration.Reconciler
 	handlers   map[string]*webhookadmission.Webhook
 	jobSets    *store.JobSets
-	dialect    *overrides.Dialect
+	dialect    *dialect.Dialect
 	indexes    []index
 
 	sent    []string         // requests that write, as "verb Kind[/subresource] name"
@@ -129,7 +130,7 @@ func (h *harness) MorePods(_ context.Context, _ *api.TrainJob, _ *jobset.Replica
 	return min(most, h.pods.more), nil
 }
 
-func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Configuration)) *harness {
+func newHarness(t *testing.T, d *dialect.Dialect, change ...func(*configapi.Configuration)) *harness {
 	t.Helper()
 	h := &harness{t: t, fail: map[string]error{}, lose: map[string]error{}, did: map[string]bool{},
 		shown: map[string]client.Client{},
@@ -149,14 +150,14 @@ func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Co
 }
 
 // start makes the integration again, with nothing in its memory.
-func (h *harness) start(d *overrides.Dialect, change ...func(*configapi.Configuration)) {
+func (h *harness) start(d *dialect.Dialect, change ...func(*configapi.Configuration)) {
 	config := configapi.Default()
 	for _, c := range change {
 		c(config)
 	}
 	h.dialect = d
 	cached, live := h.client(true), h.client(false)
-	kept := store.New(cached, live, h.clock, d == overrides.Bundled)
+	kept := store.New(cached, live, h.clock, d == dialect.Bundled)
 	h.jobSets = kept.JobSets
 	kept.Ledger = ledger.New(live, config.Usage, h.clock)
 	l := config.Limits

@@ -15,7 +15,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestMadeUpOwner holds that nothing is asked about an owner that a TrainJob's user has made up: jobframework would
@@ -23,7 +23,7 @@ import (
 func TestMadeUpOwner(t *testing.T) {
 	for _, kind := range []string{"ReplicaSet", "Deployment", "Pod", "Unknown"} {
 		for _, queued := range []bool{false, true} {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.fail["get "+kind] = errors.New("it is asked about a " + kind)
 			job := newTrainJob("job")
 			job.OwnerReferences = []metav1.OwnerReference{{
@@ -48,7 +48,7 @@ func TestMadeUpOwner(t *testing.T) {
 // TestSecondWorkload holds that a Workload that another client makes for a TrainJob doesn't stand for it.
 func TestSecondWorkload(t *testing.T) {
 	for _, name := range []string{"a-first-by-name", "zz-last-by-name"} {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		first := h.workload()
 		second := first.DeepCopy()
@@ -67,7 +67,7 @@ func TestSecondWorkload(t *testing.T) {
 
 // TestElasticAnnotation holds that the annotation of elastic jobs makes no TrainJob one, whenever it is added.
 func TestElasticAnnotation(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	job := newTrainJob("job")
 	job.Annotations = map[string]string{"kueue.x-k8s.io/elastic-job": "true"}
 	h.create(job)
@@ -86,7 +86,7 @@ func TestElasticAnnotation(t *testing.T) {
 // TestStepsWithoutPods holds that each step of a TrainJob has limits.podsWithin for its pods, and that it must have all
 // of them.
 func TestStepsWithoutPods(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	second := node()
@@ -124,7 +124,7 @@ func TestStepsWithoutPods(t *testing.T) {
 
 // TestForeignPods holds that pods of a TrainJob's name that never were its own keep it from nothing.
 func TestForeignPods(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	forged := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "forged", Labels: map[string]string{
 		jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "made-up"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job-node-0", UID: "made-up",

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -28,7 +28,7 @@ func TestFinalError(t *testing.T) {
 }
 
 func TestJobNotComposed(t *testing.T) {
-	o := observation(overrides.Bundled, runs)
+	o := observation(dialect.Bundled, runs)
 	j := &job{o: o, asked: &asked{}, shown: shownOf(o.observed)}
 	if err := j.RunWithPodSetsInfo(t.Context(), nil, nil); !errors.Is(err, errNotComposed) {
 		t.Errorf("Run starts it: got %v", err)
@@ -53,7 +53,7 @@ func TestJobNotComposed(t *testing.T) {
 }
 
 func TestJobPodSets(t *testing.T) {
-	o := observation(overrides.Bundled)
+	o := observation(dialect.Bundled)
 	j := &job{o: o, asked: &asked{}}
 	if got, err := j.PodSets(t.Context(), nil); err != nil || !reflect.DeepEqual(got, o.queue.podSets) {
 		t.Errorf("what waits is queued for what it would run: got %v, %v", got, err)
@@ -74,7 +74,7 @@ func TestJobPodSets(t *testing.T) {
 }
 
 func TestJobWorkloads(t *testing.T) {
-	o := observation(overrides.Bundled, earlier)
+	o := observation(dialect.Bundled, earlier)
 	second := o.workloads.own[0].DeepCopy()
 	second.Name = "second"
 	o.workloads.own = append(o.workloads.own, second)
@@ -105,15 +105,15 @@ func TestJobStop(t *testing.T) {
 		want   *stop
 		err    error
 	}{
-		"runs": {"it is suspended", observation(overrides.Bundled, runs), jobframework.StopReasonNoMatchingWorkload,
+		"runs": {"it is suspended", observation(dialect.Bundled, runs), jobframework.StopReasonNoMatchingWorkload,
 			&stop{suspend{"m", "NoMatchingWorkload"}, ptr.To(events.Stopped.Of("m"))}, nil},
-		"runs, Workload deleted": {"its quota is kept", observation(overrides.Bundled, runs),
+		"runs, Workload deleted": {"its quota is kept", observation(dialect.Bundled, runs),
 			jobframework.StopReasonWorkloadDeleted,
 			&stop{suspend{"m", "WorkloadDeleted"}, ptr.To(events.Stopped.Of("m"))}, errStillRunning},
-		"stops": {"its quota is kept", observation(overrides.Bundled, pod), jobframework.StopReasonWorkloadDeleted, nil,
+		"stops": {"its quota is kept", observation(dialect.Bundled, pod), jobframework.StopReasonWorkloadDeleted, nil,
 			errStillRunning},
-		"waits": {"nothing runs", observation(overrides.Bundled), jobframework.StopReasonWorkloadDeleted, nil, nil},
-		"ended": {"nothing is to be stopped", observation(overrides.Bundled, ends),
+		"waits": {"nothing runs", observation(dialect.Bundled), jobframework.StopReasonWorkloadDeleted, nil, nil},
+		"ended": {"nothing is to be stopped", observation(dialect.Bundled, ends),
 			jobframework.StopReasonWorkloadEvicted, nil, nil},
 	}
 	for name, c := range cases {
@@ -132,7 +132,7 @@ func TestJobFinalize(t *testing.T) {
 		o.workloads.own[0].Status.Conditions = []metav1.Condition{is(kueue.WorkloadFinished, 0)}
 	}
 	finalize := func(change ...func(*observed)) *asked {
-		j := &job{o: observation(overrides.Kubeflow23, change...), asked: &asked{}}
+		j := &job{o: observation(dialect.Kubeflow23, change...), asked: &asked{}}
 		if err := j.Finalize(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}

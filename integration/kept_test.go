@@ -15,7 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestKeptChildren holds that what others keep from being deleted holds no quota once nothing of it runs, and lets pods
@@ -23,7 +23,7 @@ import (
 func TestKeptChildren(t *testing.T) {
 	gone := func(h *harness) { h.remove(h.trainJob("job")) }
 	t.Run("a JobSet of a deleted TrainJob", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)
@@ -48,7 +48,7 @@ func TestKeptChildren(t *testing.T) {
 		}
 	})
 	t.Run("a Workload of a deleted TrainJob", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		wl := h.workload()
 		wl.Finalizers = append(wl.Finalizers, "example.com/keep")
@@ -63,7 +63,7 @@ func TestKeptChildren(t *testing.T) {
 		}
 	})
 	t.Run("a Workload", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		wl := h.workload()
 		wl.Finalizers = append(wl.Finalizers, "example.com/keep")
@@ -82,7 +82,7 @@ func TestKeptChildren(t *testing.T) {
 		}
 	})
 	t.Run("a JobSet of a stopped TrainJob, by what names it as its owner", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		js := h.build("job")
 		js.Finalizers = []string{metav1.FinalizerDeleteDependents}
@@ -101,7 +101,7 @@ func TestKeptChildren(t *testing.T) {
 		}
 	})
 	t.Run("a Job of a stopped TrainJob", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)

@@ -20,14 +20,14 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // withMultiKueue makes queue "away" lead to other clusters, "checked" to a check of another kind, "broken" to a
 // ClusterQueue that isn't there.
 func withMultiKueue(t *testing.T, listed bool) *harness {
 	t.Helper()
-	h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = &listed })
+	h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = &listed })
 	for name, controller := range map[string]string{
 		"multikueue": kueue.MultiKueueControllerName, "zones": "example.com/z",
 	} {
@@ -209,7 +209,7 @@ func TestReceivedKeepsOff(t *testing.T) {
 	for want, place := range map[string]func(*kueue.PodSetAssignment){
 		"a1.host": func(*kueue.PodSetAssignment) {}, "": onA1,
 	} {
-		h := newHarness(t, overrides.Bundled, avoidsForAnHour)
+		h := newHarness(t, dialect.Bundled, avoidsForAnHour)
 		h.fromOrigin(h.podSets())
 		h.settle("job")
 		for _, name := range []string{"a1", "a2"} {
@@ -236,7 +236,7 @@ func TestRuntimesDiffer(t *testing.T) {
 			"podSets[node].template.spec.containers differs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			podSets := h.podSets()
 			c.change(&podSets[0])
 			h.fromOrigin(podSets)

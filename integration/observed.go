@@ -24,6 +24,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -100,7 +101,7 @@ type wouldRun struct {
 	unusable *store.RuntimeError
 	part     *admission.BlockedError
 	// foreign is the Record of a previous Trainer; nil if there is none.
-	foreign   *overrides.Record
+	foreign   *legacy.Record
 	effective *overrides.Effective // shared: it must not be changed
 	podSets   []kueue.PodSet
 	avoiding  avoiding

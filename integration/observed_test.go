@@ -14,7 +14,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // now is the time of every observation in these tests.
@@ -36,7 +36,7 @@ func ownedBy(uid types.UID, controller bool) metav1.ObjectMeta {
 }
 
 // observation returns what is observed of a suspended TrainJob with one Workload that waits, and changes it.
-func observation(d *overrides.Dialect, change ...func(*observed)) *situation {
+func observation(d *dialect.Dialect, change ...func(*observed)) *situation {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.Spec.Suspend = "ns", "job", "uid", ptr.To(true)
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
@@ -110,7 +110,7 @@ func TestFits(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := observation(overrides.Kubeflow23)
+			o := observation(dialect.Kubeflow23)
 			wl := o.workloads.own[0]
 			c.change(o.observed, wl)
 			o.weigh()
@@ -126,7 +126,7 @@ func TestFits(t *testing.T) {
 			}
 		})
 	}
-	o := observation(overrides.Bundled)
+	o := observation(dialect.Bundled)
 	o.job.Labels = map[string]string{"kueue.x-k8s.io/prebuilt-workload-name": "other"}
 	if o.match() != nil {
 		t.Error("a prebuilt Workload is the one of its name")

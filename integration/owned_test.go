@@ -22,7 +22,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -98,7 +98,7 @@ func TestOwnedRunsWithItsOwner(t *testing.T) {
 			scheme.AddKnownTypeWithName(owner.GroupVersionKind(), &unstructured.Unstructured{})
 			b := fake.NewClientBuilder().WithScheme(scheme).
 				WithObjects(owner, job, wl, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})
-			empty, err := reconcilerOf(t, overrides.Bundled, nil)
+			empty, err := reconcilerOf(t, dialect.Bundled, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestOwnedRunsWithItsOwner(t *testing.T) {
 			}
 			c, clk := b.Build(), clocktesting.NewFakeClock(now)
 			r, err := NewReconciler(Config{Client: c, Reader: c, Store: store.New(c, c, clk, true), Kueue: config,
-				Recorder: events.NewFakeRecorder(10), Trainer: overrides.Bundled, Clock: clk})
+				Recorder: events.NewFakeRecorder(10), Trainer: dialect.Bundled, Clock: clk})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -121,7 +121,7 @@ func recalled(o *situation) bool {
 	if !o.managed() || o.stage != stageRunning {
 		return false
 	}
-	record, err := overrides.RecordOf(o.job)
+	record, err := legacy.RecordOf(o.job)
 	if err != nil || !o.trainer.Foreign(record) || record.Time == nil {
 		return false // what can't be read is reported when the TrainJob stops
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 func TestDeactivation(t *testing.T) {
-	d := overrides.Bundled
+	d := dialect.Bundled
 	wantSteps(t, "nobody wishes it", deactivation(observation(d)))
 	wantSteps(t, "it is stopped first", deactivation(observation(d, runs, toDeactivate)),
 		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
@@ -47,7 +47,7 @@ func TestDeactivation(t *testing.T) {
 // TestHolding holds that a TrainJob which its user has stopped is kept out of its queue by a hold: spec.active is the
 // admins'.
 func TestHolding(t *testing.T) {
-	d := overrides.Bundled
+	d := dialect.Bundled
 	stopped := func(o *observed) { o.job.Annotations = map[string]string{api.StopAnnotation: ""} }
 	reserved := func(status metav1.ConditionStatus, reason string) func(*observed) {
 		return func(o *observed) {
@@ -90,7 +90,7 @@ func TestHolding(t *testing.T) {
 }
 
 func TestPreparations(t *testing.T) {
-	d := overrides.Bundled
+	d := dialect.Bundled
 	hold := func(o *observed) {
 		held := is(kueue.WorkloadQuotaReserved, 0)
 		held.Status, held.Reason = metav1.ConditionFalse, kueue.WorkloadOnHold
@@ -113,24 +113,24 @@ func TestDecideStart(t *testing.T) {
 		waiting string
 		starts  bool
 	}{
-		"starts":  {"it is admitted", observation(overrides.Bundled, withChoice, isAdmitted(0)), "", true},
-		"runs":    {"it was started", observation(overrides.Bundled, withChoice, isAdmitted(0), runs), "", false},
-		"blocked": {"it can't", observation(overrides.Bundled, withChoice, isAdmitted(0), blockedBy("X")), "", false},
+		"starts":  {"it is admitted", observation(dialect.Bundled, withChoice, isAdmitted(0)), "", true},
+		"runs":    {"it was started", observation(dialect.Bundled, withChoice, isAdmitted(0), runs), "", false},
+		"blocked": {"it can't", observation(dialect.Bundled, withChoice, isAdmitted(0), blockedBy("X")), "", false},
 		"about to be deactivated": {"it loses its quota",
-			observation(overrides.Bundled, withChoice, isAdmitted(0), toDeactivate), "", false},
-		"another Workload": {"the cache is stale", observation(overrides.Bundled, withChoice, isAdmitted(0),
+			observation(dialect.Bundled, withChoice, isAdmitted(0), toDeactivate), "", false},
+		"another Workload": {"the cache is stale", observation(dialect.Bundled, withChoice, isAdmitted(0),
 			func(o *observed) { o.workloads.own[0] = o.workloads.own[0].DeepCopy(); o.workloads.own[0].UID = "new" }),
 			"the cache, which doesn't have its Workload yet", false},
-		"a JobSet": {"its pods may run", observation(overrides.Bundled, withChoice, isAdmitted(0), withJobSet),
+		"a JobSet": {"its pods may run", observation(dialect.Bundled, withChoice, isAdmitted(0), withJobSet),
 			"the JobSet of the last admission is not gone yet", false},
-		"Trainer": {"it has writes to do", observation(overrides.Kubeflow23, withChoice, isAdmitted(0)),
+		"Trainer": {"it has writes to do", observation(dialect.Kubeflow23, withChoice, isAdmitted(0)),
 			"its JobSet is not created yet", false},
-		"Trainer, late": {"it doesn't wait for ever", observation(overrides.Kubeflow23, withChoice,
+		"Trainer, late": {"it doesn't wait for ever", observation(dialect.Kubeflow23, withChoice,
 			isAdmitted(settleTimeout+time.Second)), "", true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			wl := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
+			wl := observation(dialect.Bundled, isAdmitted(0)).workloads.own[0]
 			a := &asked{}
 			err := decideStart(c.o, a, wl, "m", admission.Features{})
 			if err != nil || a.waiting != c.waiting || (a.start != nil) != c.starts {
@@ -141,7 +141,7 @@ func TestDecideStart(t *testing.T) {
 			}
 		})
 	}
-	o := observation(overrides.Bundled, withChoice, isAdmitted(0))
+	o := observation(dialect.Bundled, withChoice, isAdmitted(0))
 	o.queue.start.mismatch = mismatch
 	a := &asked{}
 	if err := decideStart(o, a, o.workloads.own[0], "", admission.Features{}); err != nil || a.start != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -26,9 +27,9 @@ func TestBeforehand(t *testing.T) {
 	foreign := func(o *observed) {
 		runs(o)
 		o.job.Annotations = map[string]string{
-			overrides.RecordAnnotation: `{"field":"podTemplateOverrides","time":"2026-01-01T00:00:00Z"}`}
+			legacy.RecordAnnotation: `{"field":"podTemplateOverrides","time":"2026-01-01T00:00:00Z"}`}
 	}
-	d := overrides.Kubeflow23
+	d := dialect.Kubeflow23
 	cases := map[string]struct {
 		reason string
 		o      *situation
@@ -42,7 +43,7 @@ func TestBeforehand(t *testing.T) {
 			observation(d, func(o *observed) { o.stage = stageBehind }), nil, true, 0, recheckDelay},
 		"being deleted": {"Kubeflow Trainer keeps the JobSet of one that a finalizer keeps", observation(d, deleting),
 			func(*observed) []step { return []step{suspend{reason: "the TrainJob is being deleted"}} }, true, 0, 0},
-		"being deleted, bundled": {"the bundled Trainer deletes the JobSet", observation(overrides.Bundled, deleting),
+		"being deleted, bundled": {"the bundled Trainer deletes the JobSet", observation(dialect.Bundled, deleting),
 			nil, true, 0, 0},
 		"deleted, over": {"jobframework removes the finalizers", observation(d, deleting,
 			func(o *observed) { o.left.over = true }), nil, false, 0, 0},
@@ -120,7 +121,7 @@ func TestDeclared(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := observation(overrides.Bundled)
+			o := observation(dialect.Bundled)
 			if !c.suspended {
 				ends(o.observed)
 			}
@@ -149,17 +150,17 @@ func TestDeclared(t *testing.T) {
 			}
 		})
 	}
-	none := observation(overrides.Bundled, ends, func(o *observed) { o.workloads = claims{} })
+	none := observation(dialect.Bundled, ends, func(o *observed) { o.workloads = claims{} })
 	if declared(none).all {
 		t.Error("without a Workload, an end that nobody has declared is declared")
 	}
 	if none.memory.finished = now; !declared(none).all {
 		t.Error("once")
 	}
-	if declared(observation(overrides.Bundled, ends, earlier)).all {
+	if declared(observation(dialect.Bundled, ends, earlier)).all {
 		t.Error("jobframework deletes the Workload of an earlier TrainJob")
 	}
-	if declared(observation(overrides.Bundled, runs)).all {
+	if declared(observation(dialect.Bundled, runs)).all {
 		t.Error("what runs has not ended")
 	}
 }
@@ -169,21 +170,21 @@ func TestAfterwards(t *testing.T) {
 	told := failStart{events.FailedToStart.Of("why", "wl")}
 	all := &asked{start: &start{message: "m"}, stop: &stop{suspend: suspend{reason: "r"}},
 		noted: []step{remember{workload: "wl"}, deleteWorkload{workload: wl}, told, clearEntry{}}}
-	p := afterwards(observation(overrides.Bundled), all, true)
+	p := afterwards(observation(dialect.Bundled), all, true)
 	wantSteps(t, "what jobframework has asked for is done, and remembered", p.Steps, remember{workload: "wl"},
 		deleteWorkload{workload: wl}, told, clearEntry{}, *all.stop, *all.start)
 
-	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
+	p = afterwards(observation(dialect.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
 	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.Steps, start{})
-	p = afterwards(observation(overrides.Bundled), &asked{waiting: "it"}, false)
+	p = afterwards(observation(dialect.Bundled), &asked{waiting: "it"}, false)
 	if p.retry != waitingRetry || p.waiting != "it" || p.blocked {
 		t.Errorf("what waits is reconciled again: got %+v", p)
 	}
-	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{}, false)
+	p = afterwards(observation(dialect.Bundled, blockedBy("X")), &asked{}, false)
 	if p.retry != time.Minute || !p.blocked || len(p.Steps) != 1 {
 		t.Errorf("so is what is blocked: got %+v", p)
 	}
-	later := observation(overrides.Bundled, runs, func(o *observed) { o.queue.again = time.Second })
+	later := observation(dialect.Bundled, runs, func(o *observed) { o.queue.again = time.Second })
 	p = afterwards(later, &asked{}, false)
 	if p.Again != time.Second || len(p.Steps) > 0 {
 		t.Errorf("it would be blocked later: got %+v", p)
@@ -220,18 +221,18 @@ func TestReport(t *testing.T) {
 		want   []step
 		again  time.Duration
 	}{
-		"nothing": {"nothing is wrong", observation(overrides.Bundled), nil, 0},
-		"blocked": {"it is reported, with an event", observation(overrides.Bundled, blockedBy("X")),
+		"nothing": {"nothing is wrong", observation(dialect.Bundled), nil, 0},
+		"blocked": {"it is reported, with an event", observation(dialect.Bundled, blockedBy("X")),
 			write([]metav1.Condition{isBlocked}, events.Blocked("X").Of("why")), 0},
-		"still blocked": {"once", observation(overrides.Bundled, blockedBy("X"), has(isBlocked)), nil, 0},
-		"not blocked any more": {"the condition is removed", observation(overrides.Bundled, has(isBlocked)),
+		"still blocked": {"once", observation(dialect.Bundled, blockedBy("X"), has(isBlocked)), nil, 0},
+		"not blocked any more": {"the condition is removed", observation(dialect.Bundled, has(isBlocked)),
 			write([]metav1.Condition{}), 0},
-		"overdue": {"it is reported, with an event", observation(overrides.Bundled, late(time.Minute)),
+		"overdue": {"it is reported, with an event", observation(dialect.Bundled, late(time.Minute)),
 			write([]metav1.Condition{isOverdue}, events.StopOverdue.Of(message)), 0},
-		"still overdue": {"once", observation(overrides.Bundled, late(time.Minute), has(isOverdue)), nil, 0},
-		"not overdue any more": {"the condition is removed", observation(overrides.Bundled, has(isOverdue)),
+		"still overdue": {"once", observation(dialect.Bundled, late(time.Minute), has(isOverdue)), nil, 0},
+		"not overdue any more": {"the condition is removed", observation(dialect.Bundled, has(isOverdue)),
 			write([]metav1.Condition{}), 0},
-		"not overdue yet": {"no event announces it", observation(overrides.Bundled, late(10*time.Second)), nil,
+		"not overdue yet": {"no event announces it", observation(dialect.Bundled, late(10*time.Second)), nil,
 			20 * time.Second},
 	}
 	for name, c := range cases {
@@ -246,7 +247,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestGiveBack(t *testing.T) {
-	d := overrides.Kubeflow23
+	d := dialect.Kubeflow23
 	if got := giveBack(observation(d, runs)); got != nil {
 		t.Errorf("nothing is wrong: got %v", got)
 	}
@@ -269,6 +270,6 @@ func TestGiveBack(t *testing.T) {
 		o := observation(d, withJobSet, blockedBy(admission.ReasonNoPods), resumed, change)
 		wantSteps(t, name, giveBack(o))
 	}
-	wantSteps(t, "the bundled ones", giveBack(observation(overrides.Bundled, withJobSet, blockedBy(admission.ReasonNoPods),
+	wantSteps(t, "the bundled ones", giveBack(observation(dialect.Bundled, withJobSet, blockedBy(admission.ReasonNoPods),
 		func(o *observed) { o.jobSet.Generation = 2 })))
 }

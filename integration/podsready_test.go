@@ -12,7 +12,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // runReady starts a TrainJob, all of whose pods are ready.
@@ -43,7 +43,7 @@ func (h *harness) podsReady() string {
 // TestPodsReadyByDefault holds that no TrainJob that runs is evicted by Kueue 0.19, which by default evicts what has no
 // condition PodsReady half an hour after its admission; and that a short one costs no write for it.
 func TestPodsReadyByDefault(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		js := h.runReady()
 		h.settle("job")
 		admitted := apimeta.FindStatusCondition(h.workload().Status.Conditions, kueue.WorkloadAdmitted).LastTransitionTime
@@ -84,7 +84,7 @@ func TestPodsReadyByDefault(t *testing.T) {
 
 // TestPodsReadyUnready holds that Kueue can evict by default what never gets ready.
 func TestPodsReadyUnready(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.setReady(h.runReady(), 0)
 	h.clock.Step(5 * time.Minute)
 	if h.settle("job"); h.podsReady() != "False WaitForStart" {
@@ -95,7 +95,7 @@ func TestPodsReadyUnready(t *testing.T) {
 // TestPodsReadyEvicted holds that a TrainJob which Kueue has evicted because of its pods isn't evicted forever, if
 // Kueue's timeout is shorter than is known here.
 func TestPodsReadyEvicted(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.queue()
 	wl := h.workload()
 	wl.Status.RequeueState = &kueue.RequeueState{Count: new(int32(1))}
@@ -156,7 +156,7 @@ func TestPodsReadyElsewhere(t *testing.T) {
 func TestPodsReadyConfigured(t *testing.T) {
 	for want, waits := range map[string]bool{"True Started": true, "": false} {
 		t.Run(want, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) { c.Kueue.WaitForPodsReady = &waits })
+			h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) { c.Kueue.WaitForPodsReady = &waits })
 			h.runReady()
 			for range 2 {
 				if h.settle("job"); h.podsReady() != want {

@@ -15,6 +15,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -43,7 +44,7 @@ func (r *resolver) decideQueue(o *situation) error {
 
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
 func resolveRecord(o *situation) error {
-	record, err := overrides.RecordOf(o.job)
+	record, err := legacy.RecordOf(o.job)
 	if err != nil || !o.trainer.Foreign(record) {
 		return err
 	}
@@ -55,7 +56,7 @@ func resolveRecord(o *situation) error {
 // compute makes the PodSets of the runtime, and decides whether the TrainJob may be queued for them.
 func (r *resolver) compute(o *situation) (err error) {
 	limits, runtime := r.policy.limits, o.queue.choice.Spec
-	entries := overrides.EveryEntry(o.job)
+	entries := legacy.EveryEntry(o.job)
 	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job, entries),
 		limits.CheckRuntime(o.job, runtime, entries))
 	if len(errs) > 0 {
@@ -65,7 +66,7 @@ func (r *resolver) compute(o *situation) (err error) {
 		return err
 	}
 	dialect := o.trainer.Dialect
-	effective, err := r.memo.Compute(dialect, o.job, runtime, dialect.Others(o.job))
+	effective, err := r.memo.Compute(dialect.Rules, o.job, runtime, dialect.Others(o.job))
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
@@ -145,7 +146,7 @@ func (r *resolver) setMinCount(o *situation) error {
 		return webhook.ErrNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
-		dialect, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
+		dialect.Rules, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
 	if err != nil {
 		return fmt.Errorf("with %d nodes: %w", least, err)
 	}

@@ -20,11 +20,12 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 func TestStopOverdue(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -51,7 +52,7 @@ func TestStopOverdue(t *testing.T) {
 }
 
 func TestGated(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -66,7 +67,7 @@ func TestGated(t *testing.T) {
 }
 
 func TestLastRunKept(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	js.Finalizers = []string{"example.com/mine"}
@@ -84,9 +85,9 @@ func TestLastRunKept(t *testing.T) {
 }
 
 func TestAnotherTrainer(t *testing.T) {
-	for name, to := range map[string]*overrides.Dialect{"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23} {
+	for name, to := range map[string]*dialect.Dialect{"bundled": dialect.Bundled, "v2.3": dialect.Kubeflow23} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Kubeflow21)
+			h := newHarness(t, dialect.Kubeflow21)
 			h.run()
 			h.start(to)
 			if _, err := h.reconcile("job"); err != nil || !h.suspended("job") {
@@ -98,7 +99,7 @@ func TestAnotherTrainer(t *testing.T) {
 					t.Fatal(err)
 				}
 				h.clock.Step(time.Minute)
-				migrated = migrated || h.trainJob("job").Annotations[overrides.RecordAnnotation] == ""
+				migrated = migrated || h.trainJob("job").Annotations[legacy.RecordAnnotation] == ""
 			}
 			if !migrated {
 				t.Error("what it said to the Trainer of before is brought to the present one")
@@ -110,9 +111,9 @@ func TestAnotherTrainer(t *testing.T) {
 // TestMigrationRejected holds that quota isn't held by a TrainJob of which the API server rejects what its start waits
 // for.
 func TestMigrationRejected(t *testing.T) {
-	h := newHarness(t, overrides.Kubeflow21)
+	h := newHarness(t, dialect.Kubeflow21)
 	h.run()
-	h.start(overrides.Bundled)
+	h.start(dialect.Bundled)
 	h.reconcile("job")
 	h.fail["patch TrainJob"] = invalid
 	for range 6 {
@@ -125,7 +126,7 @@ func TestMigrationRejected(t *testing.T) {
 }
 
 func TestOutdatedJobSet(t *testing.T) {
-	h := newHarness(t, overrides.Kubeflow23)
+	h := newHarness(t, dialect.Kubeflow23)
 	h.queue()
 	build := func() {
 		js := h.build("job")
@@ -143,7 +144,7 @@ func TestOutdatedJobSet(t *testing.T) {
 }
 
 func TestJobsOfLastAdmission(t *testing.T) {
-	h := newHarness(t, overrides.Kubeflow23)
+	h := newHarness(t, dialect.Kubeflow23)
 	h.run()
 	h.evict(kueue.WorkloadEvictedByPreemption)
 	for range 4 {
@@ -183,7 +184,7 @@ func TestJobsOfLastAdmission(t *testing.T) {
 // stop.
 func TestStoppedSoonAfterStart(t *testing.T) {
 	stop := func(t *testing.T) (*harness, *jobset.JobSet) {
-		h := newHarness(t, overrides.Kubeflow23)
+		h := newHarness(t, dialect.Kubeflow23)
 		h.run()
 		js := h.build("job")
 		js.Spec.Suspend = ptr.To(true)
@@ -224,9 +225,9 @@ func TestStoppedSoonAfterStart(t *testing.T) {
 
 // TestInvalidOverridesNeedNoRuntime holds that overrides that can't be migrated are reported whatever the runtime is.
 func TestInvalidOverridesNeedNoRuntime(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	job := newTrainJob("job")
-	job.Annotations = map[string]string{overrides.RecordAnnotation: "{"}
+	job.Annotations = map[string]string{legacy.RecordAnnotation: "{"}
 	h.create(job)
 	h.fail["get ClusterTrainingRuntime"] = errors.New("it doesn't answer")
 	if _, err := h.reconcile("job"); err != nil || h.blocked("job") != integration.ReasonInvalidOverrides {

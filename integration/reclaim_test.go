@@ -12,6 +12,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -43,7 +44,7 @@ func TestReclaims(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := observation(overrides.Bundled, withJobSet, runs, func(o *observed) {
+			o := observation(dialect.Bundled, withJobSet, runs, func(o *observed) {
 				for _, step := range []string{"dataset", "model"} {
 					o.jobSet.Spec.ReplicatedJobs = append(o.jobSet.Spec.ReplicatedJobs,
 						jobset.ReplicatedJob{Name: step, Replicas: 1})
@@ -80,7 +81,7 @@ func TestReclaimRemembered(t *testing.T) {
 		}
 		return r
 	}
-	o := observation(overrides.Bundled, withJobSet, runs)
+	o := observation(dialect.Bundled, withJobSet, runs)
 	written := &asked{reclaim: reclaim{changed: true}}
 	if got := remembered(afterwards(o, written, false)).reclaimed; !got.Equal(o.now) {
 		t.Errorf("it was written at %v; remembered is %v", o.now, got)
@@ -130,13 +131,13 @@ func TestReclaimableIfChanged(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := observation(overrides.Bundled, func(o *observed) {
+			o := observation(dialect.Bundled, func(o *observed) {
 				o.job.Spec.RuntimePatches = []trainerapi.RuntimePatch{entry(overrides.Manager, "a100")}
 				o.job.Status.JobsStatus = []trainerapi.JobStatus{{Name: "init", Succeeded: ptr.To[int32](1)}}
-				o.job.Status.Initializers = overrides.Initializers(o.job, spec)
+				o.job.Status.Initializers = dialect.Bundled.Initializers(o.job, spec)
 				o.queue.choice = &store.Choice{Spec: spec, Settings: spec}
 				c.change(o)
-				e, err := overrides.Bundled.Compute(o.job, o.queue.choice.Spec, overrides.Bundled.Entries(o.job))
+				e, err := dialect.Bundled.Compute(o.job, o.queue.choice.Spec, dialect.Bundled.Entries(o.job))
 				if err != nil {
 					t.Fatal(err)
 				}

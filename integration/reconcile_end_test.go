@@ -19,11 +19,11 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestFinishes(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)
@@ -60,7 +60,7 @@ func TestFinishes(t *testing.T) {
 }
 
 func TestTrainJobDeleted(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		for _, kept := range []bool{false, true} {
 			h.must(h.store.DeleteAllOf(t.Context(), &kueue.Workload{}, client.InNamespace(team)))
 			for _, wl := range h.workloads() {
@@ -91,7 +91,7 @@ func TestTrainJobDeleted(t *testing.T) {
 }
 
 func TestEarlierTrainJob(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -118,7 +118,7 @@ func TestEarlierTrainJob(t *testing.T) {
 
 func TestStaleCaches(t *testing.T) {
 	t.Run("TrainJob", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.queue()
 		h.admit()
 		h.freeze("TrainJob", &api.TrainJobList{})
@@ -132,7 +132,7 @@ func TestStaleCaches(t *testing.T) {
 		}
 	})
 	t.Run("Workload", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.create(newTrainJob("job"))
 		h.freeze("Workload", &kueue.WorkloadList{})
 		h.reconcile("job")
@@ -141,7 +141,7 @@ func TestStaleCaches(t *testing.T) {
 		}
 	})
 	t.Run("JobSet", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		h.freeze("JobSet", &jobset.JobSetList{})
 		h.jobSets.Attempted(client.ObjectKeyFromObject(h.trainJob("job")))
@@ -156,7 +156,7 @@ func TestStaleCaches(t *testing.T) {
 }
 
 func TestNoPods(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	if result, err := h.reconcile("job"); err != nil || result.RequeueAfter == 0 {
 		t.Fatalf("it is looked at again: %v, %v", result, err)
@@ -199,7 +199,7 @@ func TestPodsLost(t *testing.T) {
 		}, within + 10*time.Minute},
 		"with their JobSet": {(*harness).collect, within},
 	} {
-		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
@@ -233,7 +233,7 @@ func TestReadsFail(t *testing.T) {
 		"get ResourceFlavor",
 	} {
 		t.Run(read, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			h.admit()
 			h.fail[read] = broken

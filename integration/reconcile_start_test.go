@@ -24,6 +24,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -45,7 +47,7 @@ func TestBlocked(t *testing.T) {
 		"another kind": {"a runtime of a kind that nobody knows can't be read",
 			func(_ *harness, j *api.TrainJob) { j.Spec.RuntimeRef.Kind = ptr.To("Other") }, integration.ReasonInvalidRuntime, 0},
 		"record": {"what another Trainer was told can't be read",
-			func(_ *harness, j *api.TrainJob) { j.Annotations = map[string]string{overrides.RecordAnnotation: "{"} },
+			func(_ *harness, j *api.TrainJob) { j.Annotations = map[string]string{legacy.RecordAnnotation: "{"} },
 			integration.ReasonInvalidOverrides, 0},
 		"limit": {"more pods than one TrainJob may have",
 			func(_ *harness, j *api.TrainJob) { j.Spec.Trainer.NumNodes = ptr.To[int32](1 << 30) },
@@ -86,7 +88,7 @@ func TestBlocked(t *testing.T) {
 }
 
 func TestBlockedLater(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.queue()
 	h.admit()
 	h.refusal = &admission.BlockedError{Reason: "Elsewhere", Err: errors.New("no room")}
@@ -127,7 +129,7 @@ func TestPending(t *testing.T) {
 
 // A user reads why a TrainJob isn't queued, once, although the texts of the errors differ.
 func TestPendingLong(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		job := newTrainJob("job")
 		h.create(job)
 		h.clock.Step(time.Hour)
@@ -155,7 +157,7 @@ func TestPendingLong(t *testing.T) {
 
 // An API server that doesn't answer keeps nobody from being stopped, so that quota is free once the pods have ended.
 func TestPendingLater(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -178,7 +180,7 @@ func TestPendingLater(t *testing.T) {
 
 func TestStarts(t *testing.T) {
 	t.Run("bundled", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.queue()
 		h.admit()
 		if _, err := h.reconcile("job"); err != nil || h.wrote("patch TrainJob ") != 1 {
@@ -192,7 +194,7 @@ func TestStarts(t *testing.T) {
 			}
 		}
 		job := h.trainJob("job")
-		if h.suspended("job") || overrides.Bundled.Own(job) == nil || job.Annotations[store.PinAnnotation] == "" {
+		if h.suspended("job") || dialect.Bundled.Own(job) == nil || job.Annotations[store.PinAnnotation] == "" {
 			t.Errorf("its entry, its pin and suspend are written: got %+v", job)
 		}
 		if h.reconcile("job"); h.wrote("patch TrainJob ") > 0 {
@@ -221,7 +223,7 @@ func TestStarts(t *testing.T) {
 		})
 	}
 	t.Run("v2.2.0", func(t *testing.T) {
-		h := newHarness(t, overrides.Kubeflow22)
+		h := newHarness(t, dialect.Kubeflow22)
 		h.queue()
 		h.admit()
 		h.clock.Step(31 * time.Second)
@@ -253,7 +255,7 @@ func TestStartRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			h.admit()
 			h.fail["patch TrainJob"] = c.answer
@@ -298,7 +300,7 @@ func TestNotStarted(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.queue()
 			c.given(h)
 			_, err := h.reconcile("job")
@@ -311,7 +313,7 @@ func TestNotStarted(t *testing.T) {
 		})
 	}
 	t.Run("conflicting entry", func(t *testing.T) {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		job := newTrainJob("job")
 		rj := trainerapi.ReplicatedJobPatch{Name: "node"}
 		rj.Template = &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{

@@ -10,16 +10,16 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
-var trainers = map[string]*overrides.Dialect{
-	"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23, "v2.2": overrides.Kubeflow22,
-	"v2.1": overrides.Kubeflow21, "v2.0": overrides.Kubeflow20,
+var trainers = map[string]*dialect.Dialect{
+	"bundled": dialect.Bundled, "v2.3": dialect.Kubeflow23, "v2.2": dialect.Kubeflow22,
+	"v2.1": dialect.Kubeflow21, "v2.0": dialect.Kubeflow20,
 }
 
 // forEach runs a test beside each Trainer.
-func forEach(t *testing.T, test func(t *testing.T, h *harness, d *overrides.Dialect)) {
+func forEach(t *testing.T, test func(t *testing.T, h *harness, d *dialect.Dialect)) {
 	for name, d := range trainers {
 		t.Run(name, func(t *testing.T) { test(t, newHarness(t, d), d) })
 	}
@@ -37,7 +37,7 @@ func (h *harness) run() {
 	h.t.Helper()
 	h.queue()
 	h.admit()
-	if h.dialect == overrides.Bundled {
+	if h.dialect == dialect.Bundled {
 		h.clock.Step(11 * time.Second)
 	} else {
 		h.clock.Step(31 * time.Second) // Trainer's JobSet has pending writes
@@ -49,7 +49,7 @@ func (h *harness) run() {
 }
 
 func TestQueues(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
 		h.create(newTrainJob("job"))
 		if _, err := h.reconcile("job"); err != nil || h.wrote("create Workload") != 1 {
 			t.Fatalf("a new TrainJob gets one Workload: got %v, %v", h.sent, err)
@@ -66,7 +66,7 @@ func TestQueues(t *testing.T) {
 }
 
 func TestStops(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, d *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, d *dialect.Dialect) {
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)
@@ -96,7 +96,7 @@ func TestStops(t *testing.T) {
 }
 
 func TestWorkloadDeleted(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	pod := h.pod(js)
@@ -120,7 +120,7 @@ func TestWorkloadDeleted(t *testing.T) {
 }
 
 func TestDeactivated(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	js := h.build("job")
 	h.settle("job")

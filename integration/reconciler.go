@@ -23,6 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -176,18 +177,18 @@ func (r *Reconciler) countReady(o *situation) {
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-func trainerOf(dialect *overrides.Dialect) Trainer {
-	if dialect == overrides.Bundled {
-		t := bundledTrainer{here: here{dialect}}
+func trainerOf(d *dialect.Dialect) Trainer {
+	if d == dialect.Bundled {
+		t := bundledTrainer{here: here{d}}
 		facts := traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true}
-		return Trainer{dialect, facts, t, t, t, webhook.Bundled()}
+		return Trainer{d, facts, t, t, t, webhook.Bundled()}
 	}
-	kubeflow := kubeflowTrainer{here{dialect}}
+	kubeflow := kubeflowTrainer{here{d}}
 	facts := traits{ways: []string{oneWrite, twoWrites}}
-	if dialect.Keyed() {
-		return Trainer{dialect, facts, kubeflow, kubeflow, keyedTrainer{kubeflow}, webhook.Keyed(dialect)}
+	if d.Keyed() {
+		return Trainer{d, facts, kubeflow, kubeflow, keyedTrainer{kubeflow}, webhook.Keyed(d.Name)}
 	}
-	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, webhook.Lists(dialect)}
+	return Trainer{d, facts, kubeflow, kubeflow, listTrainer{kubeflow}, webhook.Lists(d.List)}
 }
 
 // NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the

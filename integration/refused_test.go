@@ -18,7 +18,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 var jobKey = types.NamespacedName{Namespace: team, Name: "job"}
@@ -31,7 +31,7 @@ func usedUp(used int) error {
 }
 
 // starved starts a TrainJob that gets no pods.
-func starved(t *testing.T, d *overrides.Dialect) *harness {
+func starved(t *testing.T, d *dialect.Dialect) *harness {
 	h := newHarness(t, d)
 	h.run()
 	h.build("job")
@@ -42,7 +42,7 @@ func starved(t *testing.T, d *overrides.Dialect) *harness {
 // TestPodsRefused holds that a started TrainJob whose pods can't be created says why, ten seconds after they are
 // missing, and until they are there; whatever else it says, with one write.
 func TestPodsRefused(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, d *overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, d *dialect.Dialect) {
 		h.run()
 		js := h.build("job")
 		h.pods.refusal = usedUp(3)
@@ -86,7 +86,7 @@ func TestPodsRefused(t *testing.T) {
 
 // TestPodsRefusedUnqueued holds the same for a TrainJob that Kueue doesn't manage; it isn't stopped.
 func TestPodsRefusedUnqueued(t *testing.T) {
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		h := newHarness(t, d)
 		job := newTrainJob("job")
 		job.Labels, job.Spec.Suspend = nil, ptr.To(false)
@@ -126,7 +126,7 @@ func TestNoPodsSaysWhy(t *testing.T) {
 		"an unknown error":         {errors.New("it panics"), errors.New("it panics"), "events of the TrainJob"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := starved(t, overrides.Kubeflow23)
+			h := starved(t, dialect.Kubeflow23)
 			settle := func() {
 				for range 3 {
 					if _, err := h.reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: jobKey}); err != nil {
@@ -161,7 +161,7 @@ func TestNoPodsSaysWhy(t *testing.T) {
 // TestJobsRefused holds that a started TrainJob says why JobSet creates no Jobs of a step, unless they are there.
 func TestJobsRefused(t *testing.T) {
 	for _, there := range []bool{false, true} {
-		h := newHarness(t, overrides.Bundled)
+		h := newHarness(t, dialect.Bundled)
 		h.run()
 		js := h.build("job")
 		h.remove(h.pod(js))
@@ -183,7 +183,7 @@ func TestJobsRefused(t *testing.T) {
 
 // TestForeignJob holds that a started TrainJob names a Job that is another's and has the name of its own.
 func TestForeignJob(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.run()
 	h.remove(h.pod(h.build("job")))
 	job := jobOf()
@@ -227,7 +227,7 @@ func TestNotRefused(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.run()
 			h.remove(h.pod(h.build("job")))
 			h.settle("job")

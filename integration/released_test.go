@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestReleasedByOthers holds that a run is recorded, too, whose quota Kueue itself releases, and no other once more.
@@ -38,7 +38,7 @@ func TestReleasedByOthers(t *testing.T) {
 			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 30}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, recording)
+			h := newHarness(t, dialect.Bundled, recording)
 			h.live(c.life[:len(c.life)-1])
 			before := h.workload()
 			h.live(c.life[len(c.life)-1:])
@@ -62,7 +62,7 @@ func TestReleasedByOthers(t *testing.T) {
 			}
 		})
 	}
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(starts)
 	elsewhere, others := h.workload(), h.workload()
 	elsewhere.Status.ClusterName = ptr.To("worker")

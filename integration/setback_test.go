@@ -17,7 +17,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestWritesOfWhatCantStart holds that a TrainJob that can't be started costs a few writes in an hour, holds no quota
@@ -41,7 +41,7 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 			func(h *harness) { delete(h.fail, "patch TrainJob"); h.label("mended", "true") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.create(newTrainJob("job"))
 			c.given(h)
 			admitted, writes := 0, 0
@@ -68,7 +68,7 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 					t.Errorf("it holds quota: %+v", wl.Status)
 				}
 			}
-			h.start(overrides.Bundled)
+			h.start(dialect.Bundled)
 			for range 3 {
 				if h.settle("job"); !workload.IsOnHold(h.workload()) || h.blocked("job") != c.reason {
 					t.Errorf("a restart of the manager queues nothing again: blocked %q, %+v", h.blocked("job"), h.workload().Status)
@@ -89,7 +89,7 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 // writes in its first hour, whether why is known or not; and that it is tried again after it.
 func TestWritesWithoutPods(t *testing.T) {
 	for name, refusal := range map[string]error{"unknown why": nil, "a ResourceQuota": usedUp(3)} {
-		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.pods.refusal = refusal
@@ -120,7 +120,7 @@ func TestWritesWithoutPods(t *testing.T) {
 
 // TestSetbackIsOver holds that what has failed once before a start isn't counted with what fails after it.
 func TestSetbackIsOver(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	reject := func() {
 		h.fail["patch TrainJob"] = invalid
 		var err error
@@ -178,7 +178,7 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			h.remove(h.workload())
 		},
 		"its Workload deleted after a restart": func(h *harness) {
-			h.start(overrides.Bundled)
+			h.start(dialect.Bundled)
 			h.settle("job")
 			h.clock.Step(time.Minute)
 			h.remove(h.workload())
@@ -192,7 +192,7 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 		"asked for":     func(h *harness) { h.label("again", "please") },
 		"after an hour": func(h *harness) { h.clock.Step(time.Hour) },
 		"an hour after a restart": func(h *harness) {
-			h.start(overrides.Bundled)
+			h.start(dialect.Bundled)
 			h.settle("job")
 			if n := h.wrote("delete Workload"); n != 0 {
 				h.t.Error("an upgrade queues nothing again")
@@ -201,7 +201,7 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			job := newTrainJob("job")
 			job.Spec.RuntimePatches = pool("b")
 			h.create(job)

@@ -38,7 +38,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -110,8 +110,8 @@ func endedJob(job *api.TrainJob) {
 }
 
 func TestJobOf(t *testing.T) {
-	holds := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
-	waits := observation(overrides.Bundled).workloads.own[0]
+	holds := observation(dialect.Bundled, isAdmitted(0)).workloads.own[0]
+	waits := observation(dialect.Bundled).workloads.own[0]
 	cases := map[string]struct {
 		reason  string
 		objects []client.Object
@@ -253,7 +253,7 @@ func TestSetupWithManager(t *testing.T) {
 	for kind := range scheme.AllKnownTypes() {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
-	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 		mgr, err := ctrl.NewManager(&rest.Config{Host: "http://127.0.0.1:1"}, ctrl.Options{
 			Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 			Controller:     config.Controller{SkipNameValidation: ptr.To(true)},
@@ -273,13 +273,13 @@ func TestSetupWithManager(t *testing.T) {
 }
 
 // reconcilerOf returns a Reconciler on an empty cluster.
-func reconcilerOf(t *testing.T, d *overrides.Dialect, change func(*configapi.Kueue)) (*Reconciler, error) {
+func reconcilerOf(t *testing.T, d *dialect.Dialect, change func(*configapi.Kueue)) (*Reconciler, error) {
 	c, clk := cluster(t, ""), clocktesting.NewFakeClock(now)
 	kueueConfig := &configapi.Default().Kueue
 	if change != nil {
 		change(kueueConfig)
 	}
-	return NewReconciler(Config{Client: c, Reader: c, Store: store.New(c, c, clk, d == overrides.Bundled),
+	return NewReconciler(Config{Client: c, Reader: c, Store: store.New(c, c, clk, d == dialect.Bundled),
 		Kueue: kueueConfig, Trainer: d, Clock: clk})
 }
 
@@ -295,7 +295,7 @@ func TestNewReconciler(t *testing.T) {
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
 		},
 	} {
-		r, err := reconcilerOf(t, overrides.Bundled, change)
+		r, err := reconcilerOf(t, dialect.Bundled, change)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

@@ -15,6 +15,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // sized is a TrainJob of so many nodes that may be started with fewer, "" for not.
@@ -37,7 +38,7 @@ func (h *harness) admitInPart(pods int32) {
 }
 
 func TestAdmittedInPart(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.create(sized(8, "2"))
 	h.settle("job")
 	if podSet := h.workload().Spec.PodSets[0]; podSet.Count != 8 || ptr.Deref(podSet.MinCount, 0) != 2 {
@@ -49,7 +50,7 @@ func TestAdmittedInPart(t *testing.T) {
 	job := h.trainJob("job")
 	rt := &api.ClusterTrainingRuntime{}
 	h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
-	runs, err := overrides.Bundled.Compute(job, &rt.Spec, overrides.Bundled.Entries(job))
+	runs, err := dialect.Bundled.Compute(job, &rt.Spec, dialect.Bundled.Entries(job))
 	h.must(err)
 	if pods := overrides.PodsPerJob(&runs.ReplicatedJobs[0]); h.suspended("job") || pods != 3 {
 		t.Fatalf("it runs what was admitted: got %d pods, suspended %t", pods, h.suspended("job"))
@@ -67,7 +68,7 @@ func TestAdmittedInPart(t *testing.T) {
 	if podSet := h.workload().Spec.PodSets[0]; podSet.Count != 8 || ptr.Deref(podSet.MinCount, 0) != 2 {
 		t.Errorf("an evicted one queues for all again: got %v", podSet)
 	}
-	if !neutral(overrides.Bundled, h.trainJob("job")) {
+	if !neutral(dialect.Bundled, h.trainJob("job")) {
 		t.Error("the entry still says how many it had")
 	}
 }
@@ -85,7 +86,7 @@ func TestMinimum(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			if c.runtime != "" {
 				rt := &api.ClusterTrainingRuntime{}
 				h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
@@ -105,7 +106,7 @@ func TestMinimum(t *testing.T) {
 }
 
 func TestResized(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.create(sized(8, ""))
 	h.settle("job")
 	before := h.workload()
@@ -119,7 +120,7 @@ func TestResized(t *testing.T) {
 }
 
 func TestMinimumBesideKubeflow(t *testing.T) {
-	h := newHarness(t, overrides.Kubeflow23)
+	h := newHarness(t, dialect.Kubeflow23)
 	h.create(sized(8, "2"))
 	h.settle("job")
 	if got := h.blocked("job"); got != "InvalidMinimum" {
@@ -145,7 +146,7 @@ func TestCheckTopology(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			rt := &api.ClusterTrainingRuntime{}
 			h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations = c.annotations

@@ -13,13 +13,13 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// step is one thing that a reconcile does. Steps are values, so that decisions can be compared in tests; how each is
-// done is in act.go and act_workload.go.
-type step interface{ isStep() }
+// step is one thing that a reconcile does: one of the types below. Steps are values, so that decisions can be compared
+// in tests; how each is done is in act.go and act_workload.go.
+type step any
 
 // start starts the TrainJob on what its Workload was admitted for.
 type start struct {
@@ -102,7 +102,7 @@ type writeStatus struct {
 type clearEntry struct{}
 
 // migrate moves what the TrainJob said to a previous Trainer into the present one's fields.
-type migrate struct{ record *overrides.Record }
+type migrate struct{ record *legacy.Record }
 
 // deleteSnapshot deletes Kubeflow Trainer's snapshot of a runtime that was edited.
 type deleteSnapshot struct{ object *corev1.ConfigMap }
@@ -150,31 +150,3 @@ type hold struct {
 
 // unhold queues a Workload again that was put on hold while its TrainJob was blocked or stopped.
 type unhold struct{ workload *kueue.Workload }
-
-func (start) isStep()           {}
-func (suspend) isStep()         {}
-func (announce) isStep()        {}
-func (noteBegin) isStep()       {}
-func (setBoost) isStep()        {}
-func (unboost) isStep()         {}
-func (createSlice) isStep()     {}
-func (withdraw) isStep()        {}
-func (finalize) isStep()        {}
-func (failStart) isStep()       {}
-func (tell) isStep()            {}
-func (count) isStep()           {}
-func (remember) isStep()        {}
-func (writeStatus) isStep()     {}
-func (clearEntry) isStep()      {}
-func (migrate) isStep()         {}
-func (deleteSnapshot) isStep()  {}
-func (deleteJobSet) isStep()    {}
-func (deleteJob) isStep()       {}
-func (finishWorkload) isStep()  {}
-func (lookAgain) isStep()       {}
-func (deleteWorkload) isStep()  {}
-func (releaseWorkload) isStep() {}
-func (deactivate) isStep()      {}
-func (activate) isStep()        {}
-func (hold) isStep()            {}
-func (unhold) isStep()          {}

@@ -21,7 +21,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // tooLarge is how the API server rejects what etcd doesn't store.
@@ -47,7 +47,7 @@ func TestStopRejected(t *testing.T) {
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				h := newHarness(t, overrides.Bundled)
+				h := newHarness(t, dialect.Bundled)
 				h.run()
 				js := h.build("job")
 				js.Finalizers = []string{metav1.FinalizerDeleteDependents}
@@ -89,7 +89,7 @@ func deactivate(h *harness) {
 // TestStartRejected holds that a start that is rejected is repeated after longer and longer times, without quota, and
 // at once when the TrainJob is another.
 func TestStartRejected(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.queue()
 	h.fail["patch TrainJob"] = invalid
 	tried := 0
@@ -136,7 +136,7 @@ func TestPodsThatNeedNoOthers(t *testing.T) {
 		"one was never made":  {batchv1.JobStatus{Active: 1}, true},
 		"one has failed":      {batchv1.JobStatus{Active: 1, Failed: 1}, true},
 	} {
-		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
@@ -176,13 +176,13 @@ func TestStopsOnQuotaAlone(t *testing.T) {
 			h.update(job)
 		},
 		"its namespace isn't selected": func(h *harness) {
-			h.start(overrides.Bundled, func(c *configapi.Configuration) {
+			h.start(dialect.Bundled, func(c *configapi.Configuration) {
 				c.Kueue.ManagedJobsNamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"none": "has"}}
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.run()
 			js := h.build("job")
 			h.pod(js)

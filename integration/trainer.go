@@ -11,7 +11,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/webhook"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -20,7 +20,7 @@ import (
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
 // review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
 type Trainer struct {
-	*overrides.Dialect
+	*dialect.Dialect
 	traits
 	trainerReads
 	trainerRuns
@@ -91,7 +91,7 @@ type settlement struct {
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
-type here struct{ *overrides.Dialect }
+type here struct{ *dialect.Dialect }
 
 func (here) startable(ctx context.Context, r reads, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)
@@ -112,7 +112,7 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	}
 	spec := o.queue.choice.Spec.Template.Spec
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
+	return podsets.Outlived(&spec, dialect.Bundled.Done(o.job, o.queue.choice.Spec))
 }
 
 // migration returns the steps that move what a TrainJob said to a previous Trainer into the present one's fields. They

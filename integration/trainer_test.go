@@ -13,7 +13,8 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/integration/webhook"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -31,12 +32,12 @@ func stopped(trainJob, js time.Duration) func(*observed) {
 
 // isForeign gives the TrainJob the Record of a previous Trainer.
 func isForeign(o *observed) {
-	o.queue.foreign = &overrides.Record{Field: overrides.PodTemplateOverrides}
+	o.queue.foreign = &legacy.Record{Field: legacy.PodTemplateOverrides}
 }
 
 func TestActive(t *testing.T) {
 	const bundled, kubeflow = "bundled", "kubeflow"
-	dialects := map[string]*overrides.Dialect{bundled: overrides.Bundled, kubeflow: overrides.Kubeflow23}
+	dialects := map[string]*dialect.Dialect{bundled: dialect.Bundled, kubeflow: dialect.Kubeflow23}
 	pod := func(o *observed) { o.left.pods = []corev1.Pod{{}} }
 	cases := map[string]struct {
 		reason, trainer string
@@ -77,7 +78,7 @@ func TestActive(t *testing.T) {
 			}
 		})
 	}
-	left := observation(overrides.Kubeflow23, withJobSet, withEntry(5*time.Second))
+	left := observation(dialect.Kubeflow23, withJobSet, withEntry(5*time.Second))
 	if got := left.trainer.trainerStarts.(keyedTrainer).mayResume(left.observed); got != 15*time.Second {
 		t.Errorf("it is over 20 seconds after the start: got %s", got)
 	}
@@ -95,14 +96,14 @@ func TestPrepare(t *testing.T) {
 	resumed := func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) }
 	const cleared, edited = "the last admission is not cleared yet", "Trainer has not taken the edited runtime yet"
 	const migrating = "its spec.podTemplateOverrides is not migrated to spec.runtimePatches yet"
-	b, k := overrides.Bundled, overrides.Kubeflow23
+	b, k := dialect.Bundled, dialect.Kubeflow23
 	type list = []func(*observed)
 	deletes := func(foreground bool, rebuilt string) func(*observed) []step {
 		return func(o *observed) []step { return []step{deleteJobSet{o.jobSet, foreground, rebuilt}} }
 	}
 	cases := map[string]struct {
 		reason  string
-		dialect *overrides.Dialect
+		dialect *dialect.Dialect
 		change  list
 		want    func(*observed) []step
 		waiting string
@@ -177,7 +178,7 @@ func TestSettle(t *testing.T) {
 	differs := func(job *batchv1.Job) { job.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "b"} }
 	deleted := func(job *batchv1.Job) { job.DeletionTimestamp = ptr.To(ago(0)) }
 	restarts := func(admitted time.Duration, more ...func(*observed)) *situation {
-		return observation(overrides.Kubeflow23, append([]func(*observed){withChoice, withJobSet, isAdmitted(admitted),
+		return observation(dialect.Kubeflow23, append([]func(*observed){withChoice, withJobSet, isAdmitted(admitted),
 			stopped(time.Minute, time.Minute), withClearedEntry(time.Minute)}, more...)...)
 	}
 	const replaced, missing = "its Jobs of the last admission are being replaced", "its Job job-node-0 is not created yet"
@@ -219,22 +220,22 @@ func TestSettle(t *testing.T) {
 			}
 		})
 	}
-	if got := observation(overrides.Bundled).trainer.settle(nil); !reflect.DeepEqual(got, settlement{}) {
+	if got := observation(dialect.Bundled).trainer.settle(nil); !reflect.DeepEqual(got, settlement{}) {
 		t.Errorf("the bundled Trainer has nothing to finish: got %+v", got)
 	}
 }
 
 func TestTrainers(t *testing.T) {
-	for d, want := range map[*overrides.Dialect]struct {
+	for d, want := range map[*dialect.Dialect]struct {
 		ways           []string
 		state, deletes bool
 		reviews        webhook.Reviews
 	}{
-		overrides.Bundled:    {[]string{oneWrite}, true, true, webhook.Bundled()},
-		overrides.Kubeflow23: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(overrides.Kubeflow23)},
-		overrides.Kubeflow22: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(overrides.Kubeflow22)},
-		overrides.Kubeflow21: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(overrides.Kubeflow21)},
-		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(overrides.Kubeflow20)},
+		dialect.Bundled:    {[]string{oneWrite}, true, true, webhook.Bundled()},
+		dialect.Kubeflow23: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(dialect.Kubeflow23.Name)},
+		dialect.Kubeflow22: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(dialect.Kubeflow22.Name)},
+		dialect.Kubeflow21: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(dialect.Kubeflow21.List)},
+		dialect.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(dialect.Kubeflow20.List)},
 	} {
 		tr := trainerOf(d)
 		if !reflect.DeepEqual(tr.ways, want.ways) || (len(tr.states) > 0) != want.state || tr.deletesJobSet != want.deletes ||
@@ -247,7 +248,7 @@ func TestTrainers(t *testing.T) {
 // The runtime is pinned with the first start, and only beside the bundled Trainer.
 func TestComplete(t *testing.T) {
 	first, again := &admission.Start{}, &admission.Start{}
-	o := observation(overrides.Bundled, withChoice)
+	o := observation(dialect.Bundled, withChoice)
 	if err := o.trainer.complete(o.observed, first); err != nil || !first.NewPin || first.Pin == "" {
 		t.Errorf("got %+v, %v", first, err)
 	}
@@ -256,14 +257,14 @@ func TestComplete(t *testing.T) {
 		t.Errorf("got %+v, %v", again, err)
 	}
 	beside := &admission.Start{}
-	o = observation(overrides.Kubeflow23, withChoice)
+	o = observation(dialect.Kubeflow23, withChoice)
 	if err := o.trainer.complete(o.observed, beside); err != nil || beside.Pin != "" || beside.NewPin {
 		t.Errorf("got %+v, %v", beside, err)
 	}
 }
 
 func TestReclaimable(t *testing.T) {
-	o := observation(overrides.Bundled)
+	o := observation(dialect.Bundled)
 	if o.reclaimable() != nil {
 		t.Error("nothing is known before it is computed")
 	}
@@ -276,7 +277,7 @@ func TestReclaimable(t *testing.T) {
 	if !o.ready() {
 		t.Error("a pod that has succeeded counts as ready")
 	}
-	o = observation(overrides.Kubeflow23, withChoice)
+	o = observation(dialect.Kubeflow23, withChoice)
 	if o.reclaimable() != nil || o.ready() {
 		t.Error("Kubeflow Trainer keeps the JobSet")
 	}

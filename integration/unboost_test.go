@@ -19,7 +19,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // losesRight are the ways by which a TrainJob loses its right to a boost.
@@ -87,7 +87,7 @@ func TestUnboosted(t *testing.T) {
 				h, js := runningBoosted(t)
 				lose(h)
 				if restarts {
-					h.start(overrides.Bundled, tenMinutes)
+					h.start(dialect.Bundled, tenMinutes)
 				}
 				if name == "Kueue takes its quota" {
 					_, _ = h.reconcile("job") // it is the first that may have a look

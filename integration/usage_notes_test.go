@@ -20,14 +20,14 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // TestNotes holds what is written to a Workload, and that nothing is where nobody asks for it.
 func TestNotes(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) {
+		h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) {
 			if on {
 				recording(c)
 			}
@@ -50,7 +50,7 @@ func TestNotes(t *testing.T) {
 
 // TestNoteRejected holds that what can't be noted keeps no TrainJob from running, and is noted later.
 func TestNoteRejected(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(life{submitted, admitted, pass(10 * time.Second)})
 	h.fail["patch Workload"] = invalid
 	if h.live(life{jobSetRuns}); h.suspended("job") || usage.Began(h.workload()) {
@@ -64,7 +64,7 @@ func TestNoteRejected(t *testing.T) {
 
 // TestRestartRejected holds that a restart that can't be noted counts once, and not at each look at the TrainJob.
 func TestRestartRejected(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(starts)
 	h.fail["patch Workload"] = invalid
 	h.live(life{restarts, pass(30 * time.Second), savesAgain, pass(10 * time.Second)})
@@ -79,7 +79,7 @@ func TestRestartRejected(t *testing.T) {
 // TestDispatchedElsewhere holds that the cluster that dispatches a TrainJob counts nothing for it.
 func TestDispatchedElsewhere(t *testing.T) {
 	for _, gone := range []bool{true, false} {
-		h := newHarness(t, overrides.Bundled, recording)
+		h := newHarness(t, dialect.Bundled, recording)
 		job := newTrainJob("job")
 		h.create(job)
 		h.settle("job")
@@ -103,7 +103,7 @@ func TestDispatchedElsewhere(t *testing.T) {
 
 // TestStaleCache holds that a cache that doesn't have the end of a run counts nothing twice.
 func TestStaleCache(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(starts)
 	h.live(life{evicted})
 	podsEnd(h)
@@ -146,7 +146,7 @@ func TestRecordedBesideEachTrainer(t *testing.T) {
 // TestRecordedWithBoosts holds that a boost, written to the same Workload, changes nothing of what is recorded.
 func TestRecordedWithBoosts(t *testing.T) {
 	for name, c := range lives {
-		h := newHarness(t, overrides.Bundled, recording, tenMinutes)
+		h := newHarness(t, dialect.Bundled, recording, tenMinutes)
 		boosted := false
 		var l life
 		for _, happens := range c.life {
@@ -171,7 +171,7 @@ func (h *harness) anyBoost() bool {
 
 // TestRelabelled holds that a run is its team's at the beginning: nobody has another pay for what has been used.
 func TestRelabelled(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(after(starts, func(h *harness) {
 		job := h.trainJob("job")
 		job.Labels["team"] = "another"
@@ -185,7 +185,7 @@ func TestRelabelled(t *testing.T) {
 // TestStatusFails holds that quota doesn't wait for long until a TrainJob's status says what it has used: a webhook may
 // take part in that write, and be down.
 func TestStatusFails(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.live(starts)
 	h.fail["patch TrainJob/status"] = apierrors.NewInternalError(errors.New("failed calling webhook"))
 	h.live(life{completes})
@@ -208,7 +208,7 @@ func TestRecordMissing(t *testing.T) {
 		"its kind":      apierrors.NewNotFound(schema.GroupResource{Resource: "quotausages"}, ""),
 		"not permitted": apierrors.NewForbidden(schema.GroupResource{Resource: "quotausages"}, "", errors.New("quota")),
 	} {
-		h := newHarness(t, overrides.Bundled, recording)
+		h := newHarness(t, dialect.Bundled, recording)
 		h.live(starts)
 		h.fail["create QuotaUsage"], h.fail["get QuotaUsage"] = fails, fails
 		if h.live(life{completes}); !podsets.HoldsQuota(h.workload()) {
@@ -225,7 +225,7 @@ func TestRecordMissing(t *testing.T) {
 
 // TestPrebuiltSigned holds that a prebuilt Workload says whose it is as soon as a TrainJob has it.
 func TestPrebuiltSigned(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	h.fromOrigin(h.podSets())
 	h.label(kueue.MultiKueueOriginLabel, "")
 	job := h.trainJob("job")
@@ -239,7 +239,7 @@ func TestPrebuiltSigned(t *testing.T) {
 
 // TestLongName holds that a name of any length is noted, in as little as a record has room for.
 func TestLongName(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
+	h := newHarness(t, dialect.Bundled, recording)
 	job := newTrainJob("job")
 	job.Annotations = map[string]string{api.UserAnnotation: strings.Repeat("<", 60_000)}
 	h.create(job)

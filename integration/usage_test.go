@@ -19,7 +19,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func recording(c *configapi.Configuration) {
@@ -234,7 +234,7 @@ func (h *harness) told(sum usageapi.Held, runs int64) {
 func TestRecorded(t *testing.T) {
 	for name, c := range lives {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, recording)
+			h := newHarness(t, dialect.Bundled, recording)
 			writes := 0
 			h.dies = func() error { writes++; return nil }
 			h.live(c.life)
@@ -246,7 +246,7 @@ func TestRecorded(t *testing.T) {
 				if verb, kind, _ := strings.Cut(request, " "); (verb == "get" || verb == "list") && !counts[kind] {
 					continue
 				}
-				again := newHarness(t, overrides.Bundled, recording)
+				again := newHarness(t, dialect.Bundled, recording)
 				again.live(failing(c.life, request))
 				if sum, runs := again.recorded(); sum != c.want || runs != c.runs {
 					t.Errorf("%s fails once: got %d runs of %+v, want %d of %+v", request, runs, sum, c.runs, c.want)
@@ -254,7 +254,7 @@ func TestRecorded(t *testing.T) {
 				again.told(c.want, c.runs)
 			}
 			for kill := range writes {
-				again := newHarness(t, overrides.Bundled, recording)
+				again := newHarness(t, dialect.Bundled, recording)
 				again.live(killed(c.life, kill))
 				if sum, runs := again.recorded(); !sameTotal(sum, c.want) || runs != c.runs {
 					t.Errorf("killed before write %d: got %d runs of %+v, want %d of %+v", kill, runs, sum, c.runs, c.want)
@@ -306,7 +306,7 @@ func killed(l life, n int) life {
 				}
 			}
 			if dead {
-				h.start(overrides.Bundled, recording)
+				h.start(dialect.Bundled, recording)
 				dead, left = false, 1<<30
 			}
 		})

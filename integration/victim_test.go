@@ -17,7 +17,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestBoostRoom holds that a boost leaves room to the next priority in use, whatever becomes of the classes.
@@ -54,7 +54,7 @@ func TestBoostRoom(t *testing.T) {
 		t.Errorf("what isn't known changes nothing: got %v, %v", h.sent, err)
 	}
 
-	h = newHarness(t, overrides.Bundled, tenMinutes)
+	h = newHarness(t, dialect.Bundled, tenMinutes)
 	h.create(class(2))
 	h.queue()
 	h.admit()
@@ -108,7 +108,7 @@ func (h *harness) queueIs(change func(*kueue.ClusterQueue)) {
 // TestCheapestVictim holds that what a TrainJob would lose protects it while others wait who may preempt it, and that
 // neither writes nor reads are more than one in five minutes, also if the manager starts again.
 func TestCheapestVictim(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, cheapestVictim)
+	h := newHarness(t, dialect.Bundled, cheapestVictim)
 	h.run()
 	js := h.build("job")
 	h.pod(js)
@@ -135,7 +135,7 @@ func TestCheapestVictim(t *testing.T) {
 	h.wantBoost("1")
 	h.clock.Step(4 * time.Minute)
 	h.saves("200")
-	h.start(overrides.Bundled, cheapestVictim)
+	h.start(dialect.Bundled, cheapestVictim)
 	h.settle("job")
 	h.wantBoost("1")
 	h.clock.Step(time.Minute)
@@ -165,7 +165,7 @@ func TestCheapestVictim(t *testing.T) {
 func TestCheapestVictimInTime(t *testing.T) {
 	for name, between := range map[string]time.Duration{"nothing happens": 0, "it is looked at": 299 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, cheapestVictim)
+			h := newHarness(t, dialect.Bundled, cheapestVictim)
 			h.queueIs(pending(kueue.PreemptionPolicyLowerPriority))
 			h.run()
 			h.pod(h.build("job"))
@@ -216,7 +216,7 @@ func TestOthersWait(t *testing.T) {
 		"its cohort lends it": {borrowed(0), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, cheapestVictim)
+			h := newHarness(t, dialect.Bundled, cheapestVictim)
 			h.queueIs(c.queue)
 			h.run()
 			h.pod(h.build("job"))
@@ -239,7 +239,7 @@ func pending(within kueue.PreemptionPolicy) func(*kueue.ClusterQueue) {
 // TestBoostElsewhere holds that of a TrainJob that MultiKueue dispatches the cluster that runs it decides.
 func TestBoostElsewhere(t *testing.T) {
 	h := withMultiKueue(t, true)
-	h.start(overrides.Bundled, tenMinutes, func(c *configapi.Configuration) { c.Kueue.MultiKueue = ptr.To(true) })
+	h.start(dialect.Bundled, tenMinutes, func(c *configapi.Configuration) { c.Kueue.MultiKueue = ptr.To(true) })
 	job := newTrainJob("job")
 	job.Labels[constants.QueueLabel], job.Spec.ManagedBy = "away", ptr.To(kueue.MultiKueueControllerName)
 	h.create(job)
@@ -252,7 +252,7 @@ func TestBoostElsewhere(t *testing.T) {
 	if value, mark := h.boosted(); value+mark != "" || !workload.IsAdmitted(h.workload()) {
 		t.Errorf("got %q, %q, %v", value, mark, h.workload().Status.Conditions)
 	}
-	worker := newHarness(t, overrides.Bundled, tenMinutes)
+	worker := newHarness(t, dialect.Bundled, tenMinutes)
 	job = newTrainJob("job")
 	job.Labels[kueue.MultiKueueOriginLabel] = "origin"
 	worker.create(job)

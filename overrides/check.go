@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -21,7 +22,7 @@ import (
 // CheckEntries returns an error for each of a TrainJob's entries that is invalid whatever the runtime.
 func CheckEntries(job *api.TrainJob, entries []Entry) field.ErrorList {
 	managerOf := func(p trainerapi.RuntimePatch) string { return p.Manager }
-	errs := checkManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
+	errs := CheckManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
 	for _, entry := range entries {
 		errs = append(errs, checkContent(entry)...)
 	}
@@ -37,8 +38,8 @@ func CheckRoom(job *api.TrainJob) field.ErrorList {
 	return nil
 }
 
-// checkManagers returns an error for each manager of a list that is invalid or has a second entry.
-func checkManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
+// CheckManagers returns an error for each manager of a list that is invalid or has a second entry.
+func CheckManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
 	var errs field.ErrorList
 	if len(entries) > MaxEntries {
 		errs = append(errs, field.TooMany(list, len(entries), MaxEntries))
@@ -93,7 +94,7 @@ func checkNamedOnce(path *field.Path, replicatedJobs []trainerapi.ReplicatedJobP
 // checkKeys returns an error for each key that is a directive of a strategic merge: "$patch: delete" among labels
 // removes all labels.
 func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) field.ErrorList {
-	values, err := valuesOf(path.String(), patch)
+	values, err := ValuesOf(path.String(), patch)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, "", err.Error())}
 	}
@@ -115,7 +116,7 @@ func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
 		return rj.Template != nil && hasMetadata(rj.Template.Metadata) || hasMetadata(meta) ||
 			spec != nil && !equality.Semantic.DeepEqual(*spec, trainerapi.PodSpecPatch{})
 	}
-	return !hasMetadata(jobSetMetadata(patch)) && !slices.ContainsFunc(replicatedJobsOf(patch), changes)
+	return !hasMetadata(jobSetMetadata(patch)) && !slices.ContainsFunc(ReplicatedJobsOf(patch), changes)
 }
 
 // Check returns an error for each part of the TrainJob's entries and initializers that is for something that the
@@ -132,7 +133,7 @@ func Check(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries [
 // have, or else one where the entry is empty.
 func checkEntry(entry Entry, runtime string, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
 	var errs field.ErrorList
-	for _, patch := range replicatedJobsOf(entry.Patch) {
+	for _, patch := range ReplicatedJobsOf(entry.Patch) {
 		rj := find(replicatedJobs, patch.Name)
 		if rj == nil {
 			errs = append(errs, notFound(entry.targetPath(patch.Name), patch.Name, names(replicatedJobs),
@@ -193,10 +194,7 @@ func checkContainers(
 	var errs field.ErrorList
 	for _, patch := range patches {
 		if findContainer(have, patch.Name) == nil {
-			known := make([]string, 0, len(have))
-			for _, c := range have {
-				known = append(known, c.Name)
-			}
+			known := utilslices.Map(have, func(c *corev1.Container) string { return c.Name })
 			errs = append(errs, notFound(path.Key(patch.Name), patch.Name, known, reason))
 		}
 		if api := envField(patch.Name); api != "" && len(patch.Env) > 0 {
@@ -217,7 +215,7 @@ func checkInitializers(
 		return nil
 	}
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
-	if merged, err := merge(runtime, entries); err == nil { // else checkEntry returns an error
+	if merged, err := Merge(runtime, entries); err == nil { // else checkEntry returns an error
 		replicatedJobs = merged.Template.Spec.ReplicatedJobs
 	}
 	var errs field.ErrorList

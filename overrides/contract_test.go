@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"fmt"
@@ -13,6 +13,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func jobWith(t *testing.T, list ...string) *api.TrainJob {
@@ -23,7 +25,7 @@ func jobWith(t *testing.T, list ...string) *api.TrainJob {
 
 func TestCheckEntries(t *testing.T) {
 	const says = `{metadata: {labels: {a: b}}}`
-	many := make([]string, MaxEntries+1)
+	many := make([]string, overrides.MaxEntries+1)
 	for i := range many {
 		many[i] = podEntry(fmt.Sprintf("a.com/m%d", i), says)
 	}
@@ -50,7 +52,7 @@ func TestCheckEntries(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			job := jobWith(t, c.entries...)
-			got := CheckEntries(job, Bundled.Entries(job))
+			got := overrides.CheckEntries(job, dialect.Bundled.Entries(job))
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
@@ -110,11 +112,11 @@ func TestCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			if c.change != nil {
-				c.change(find(rt.Template.Spec.ReplicatedJobs, "dataset-initializer"))
+				c.change(replicatedJob(rt.Template.Spec.ReplicatedJobs, "dataset-initializer"))
 			}
 			job := jobWith(t, c.entries...)
 			job.Spec.Initializer = c.init
-			got := Check(job, &rt, Bundled.Entries(job))
+			got := overrides.Check(job, &rt, dialect.Bundled.Entries(job))
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
@@ -151,7 +153,7 @@ func TestCheckTransition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before, after := jobWith(t, c.old...), jobWith(t, c.now...)
 			before.Spec.Suspend, after.Spec.Suspend = &c.before, &c.after
-			got := CheckTransition(Changed(before, after), before, after, c.js)
+			got := overrides.CheckTransition(overrides.Changed(before, after), before, after, c.js)
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
@@ -163,7 +165,7 @@ func TestCheckTransition(t *testing.T) {
 func TestTimes(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC))
 	const old = ", time: '2020-01-01T00:00:00Z'}"
-	own := "{manager: " + Manager
+	own := "{manager: " + overrides.Manager
 	cases := map[string]struct {
 		reason      string
 		before, now []string // nil before is a creation
@@ -194,7 +196,7 @@ func TestTimes(t *testing.T) {
 				before = jobWith(t, c.before...)
 			}
 			var got []string
-			times := Times(before, jobWith(t, c.now...), now, c.trusted)
+			times := overrides.Times(before, jobWith(t, c.now...), now, c.trusted)
 			for i := range c.now {
 				if at, found := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; found {
 					got = append(got, fmt.Sprintf("%d:%d", i, at.UTC().Year()))
@@ -208,11 +210,11 @@ func TestTimes(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	got := Warnings(Bundled.Entries(jobWith(t,
+	got := overrides.Warnings(dialect.Bundled.Entries(jobWith(t,
 		podEntry("a.com/a", `{metadata: {labels: {l: x}}, spec: {nodeSelector: {zone: east, disk: ssd},
   tolerations: [{key: a}], containers: [{name: sidecar, env: [{name: A, value: x}], volumeMounts: [{name: v,
     mountPath: /v}]}]}}`),
-		podEntry(Manager, `{spec: {nodeSelector: {zone: own}}}`),
+		podEntry(overrides.Manager, `{spec: {nodeSelector: {zone: own}}}`),
 		podEntry("b.com/b", `{spec: {nodeSelector: {zone: west, disk: ssd}, tolerations: [{key: b}],
   containers: [{name: sidecar, env: [{name: A, value: y}, {name: B}], volumeMounts: [{name: w, mountPath: /v}]}]}}`),
 	)))
@@ -224,7 +226,7 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("two managers that set the same to different values are named, once a field: got %q, want %q", got, want)
 		}
 	}
-	if got := Warnings(Bundled.Entries(jobWith(t, "{manager: a.com/a}"))); len(got) != 1 ||
+	if got := overrides.Warnings(dialect.Bundled.Entries(jobWith(t, "{manager: a.com/a}"))); len(got) != 1 ||
 		!strings.HasPrefix(got[0], "spec.runtimePatches[a.com/a] has nothing but its manager") {
 		t.Errorf("an entry of a manager alone: got %q", got)
 	}
@@ -232,7 +234,7 @@ func TestWarnings(t *testing.T) {
 	for i := range 12 {
 		long = append(long, podEntry(fmt.Sprintf("a.com/m%d", i), fmt.Sprintf("{spec: {nodeSelector: {zone: z%d}}}", i)))
 	}
-	if got := Warnings(Bundled.Entries(jobWith(t, long...))); len(got) != maxWarnings {
+	if got := overrides.Warnings(dialect.Bundled.Entries(jobWith(t, long...))); len(got) != 8 {
 		t.Errorf("the list is bounded: got %d", len(got))
 	}
 }
@@ -278,7 +280,8 @@ func TestOutlived(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Outlived(&jobset.JobSetSpec{ReplicatedJobs: c.rjs, VolumeClaimPolicies: c.claims, SuccessPolicy: c.success},
+			spec := &jobset.JobSetSpec{ReplicatedJobs: c.rjs, VolumeClaimPolicies: c.claims, SuccessPolicy: c.success}
+			got := overrides.Outlived(spec,
 				[]trainerapi.JobStatus{{Name: "init", Succeeded: &c.succeeded}, {Name: "node", Succeeded: ptr.To[int32](1)}})
 			if got["init"] != c.want || got["node"] {
 				t.Errorf("%s: got %v", c.reason, got)
@@ -313,11 +316,26 @@ func TestCheckFrozen(t *testing.T) {
 			after := before.DeepCopy()
 			after.Spec.Suspend = &c.after
 			c.change(&after.Spec)
-			errs, changed := CheckFrozen(before, after)
+			errs, changed := overrides.CheckFrozen(before, after)
 			if changed != c.changed || c.refused == "" && len(errs) > 0 || c.refused != "" &&
 				(len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.refused)) {
 				t.Errorf("%s: got %v, changed %t", c.reason, errs, changed)
 			}
 		})
+	}
+}
+
+// TestCheckRoom holds that a queued TrainJob has room for the integration's entry.
+func TestCheckRoom(t *testing.T) {
+	full := make([]string, overrides.MaxEntries)
+	for i := range full {
+		full[i] = fmt.Sprintf("{manager: a.com/m%d}", i)
+	}
+	if errs := overrides.CheckRoom(jobWith(t, full...)); len(errs) != 1 {
+		t.Errorf("a start would be refused, got %v", errs)
+	}
+	full[3] = "{manager: " + overrides.Manager + "}"
+	if errs := overrides.CheckRoom(jobWith(t, full...)); len(errs) != 0 {
+		t.Errorf("its entry is there, got %v", errs)
 	}
 }

@@ -25,25 +25,25 @@ type Effective struct {
 }
 
 // Prepare returns the JobSet of the TrainJob with the given entries on the runtime, before any plugin has run.
-func (d *Dialect) Prepare(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+func Prepare(
+	rules pipeline.Rules, trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*pipeline.Assembly, error) {
-	merged, err := merge(runtime, entries)
+	merged, err := Merge(runtime, entries)
 	if err != nil {
 		return nil, err
 	}
 	if n := admittedNodes(entries); n > 0 {
 		trainJob = WithNodes(trainJob, n)
 	}
-	return d.Rules.Prepare(trainJob.Upstream().DeepCopy(), merged)
+	return rules.Prepare(trainJob.Upstream().DeepCopy(), merged)
 }
 
 // Assemble returns the same after the ML policies have run. All that runs on quota is in the result: a TrainJob is
 // queued with it, and the bundled Trainer builds from it.
-func (d *Dialect) Assemble(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+func Assemble(
+	rules pipeline.Rules, trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*pipeline.Assembly, error) {
-	a, err := d.Prepare(trainJob, runtime, entries)
+	a, err := Prepare(rules, trainJob, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -52,17 +52,17 @@ func (d *Dialect) Assemble(
 
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
-func (d *Dialect) Compute(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+func Compute(
+	rules pipeline.Rules, trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	return d.compute(trainJob, runtime, entries, true)
+	return compute(rules, trainJob, runtime, entries, true)
 }
 
 // compute does what Compute does, and leaves Built out unless it is asked for.
-func (d *Dialect) compute(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
+func compute(
+	rules pipeline.Rules, trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
 ) (*Effective, error) {
-	a, err := d.Assemble(trainJob, runtime, entries)
+	a, err := Assemble(rules, trainJob, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (d *Dialect) compute(
 	}
 	e := &Effective{queued.ReplicatedJobs, nil, a.Info.Annotations, pipeline.NodeGroup(runtime)}
 	switch {
-	case built && d.Rules.Replaces:
+	case built && rules.Replaces:
 		e.Built = e.ReplicatedJobs
 	case built:
 		with, err := a.Built()

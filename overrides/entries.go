@@ -1,5 +1,5 @@
 // Package overrides holds the override contract of a TrainJob: its entries, their owners, and the pods that they make
-// of the runtime. A Dialect reads it as one Trainer does.
+// of the runtime. Which Trainer reads which entries is in dialect; the fields before runtimePatches are in legacy.
 //
 // All functions are pure. They merge runtimePatches as Kubeflow Trainer v2.2.1 and later do: Kubernetes' strategic
 // merge patch of the JobSet template, entry after entry. The ML policies are Trainer's own plugins, so Trainer runs
@@ -12,8 +12,10 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Manager is the manager of the integration's entry of runtimePatches. Kueue's built-in integration uses the same, so
@@ -93,14 +95,13 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 
 // StepsOf returns the names of the ReplicatedJobs that an entry is for.
 func StepsOf(entry *trainerapi.RuntimePatch) []string {
-	var steps []string
-	for _, rj := range replicatedJobsOf(entry.TrainingRuntimeSpec) {
-		steps = append(steps, rj.Name)
-	}
-	return steps
+	return utilslices.Map(ReplicatedJobsOf(entry.TrainingRuntimeSpec),
+		func(rj *trainerapi.ReplicatedJobPatch) string { return rj.Name })
 }
 
-func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.ReplicatedJobPatch {
+// ReplicatedJobsOf returns what a patch changes of ReplicatedJobs.
+// ReplicatedJobsOf returns what a patch changes of ReplicatedJobs.
+func ReplicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.ReplicatedJobPatch {
 	if patch == nil || patch.Template == nil || patch.Template.Spec == nil {
 		return nil
 	}
@@ -109,7 +110,7 @@ func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.R
 
 func patchFor(patch *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) *trainerapi.ReplicatedJobPatch {
 	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
-	return first(replicatedJobsOf(patch), named)
+	return pipeline.Find(ReplicatedJobsOf(patch), named)
 }
 
 // jobSetMetadata returns the metadata of the JobSet in a patch; both may be nil.
@@ -124,10 +125,12 @@ func jobSetMetadata(patch *trainerapi.TrainingRuntimeSpecPatch) *metav1.ObjectMe
 func PodPatch(
 	spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string,
 ) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
-	return podPatchOf(patchFor(spec, replicatedJob))
+	return PodPatchOf(patchFor(spec, replicatedJob))
 }
 
-func podPatchOf(rj *trainerapi.ReplicatedJobPatch) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
+// PodPatchOf returns the part of a ReplicatedJob's patch for its pods; both results may be nil.
+// PodPatchOf returns the part of a ReplicatedJob's patch for its pods; both results may be nil.
+func PodPatchOf(rj *trainerapi.ReplicatedJobPatch) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
 	if rj == nil || rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
 		return nil, nil
 	}
@@ -138,21 +141,21 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 
 // PatchEntries returns the entries of runtimePatches.
 func PatchEntries(job *api.TrainJob) []Entry {
-	entries := make([]Entry, 0, len(job.Spec.RuntimePatches))
-	for _, patch := range job.Spec.RuntimePatches {
-		entries = append(entries, patchEntry(patch))
-	}
-	return entries
+	return utilslices.Map(job.Spec.RuntimePatches, func(p *trainerapi.RuntimePatch) Entry { return PatchEntry(*p) })
 }
 
-func patchEntry(patch trainerapi.RuntimePatch) Entry {
+// PatchEntry returns an entry of runtimePatches.
+// PatchEntry returns an entry of runtimePatches.
+func PatchEntry(patch trainerapi.RuntimePatch) Entry {
 	return Entry{
 		Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec,
 		Field: RuntimePatches, Path: patchesPath.Key(patch.Manager),
 	}
 }
 
-func (e Entry) isOwn() bool { return e.Manager == Manager }
+// IsOwn reports whether an entry is the integration's.
+// IsOwn reports whether an entry is the integration's.
+func (e Entry) IsOwn() bool { return e.Manager == Manager }
 
 // bare reports whether an entry of runtimePatches has nothing but its manager.
 func (e Entry) bare() bool { return e.Field == RuntimePatches && e.Patch == nil }

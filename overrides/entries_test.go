@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"encoding/json"
@@ -9,8 +9,11 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func entries(t testing.TB, text string) []trainerapi.RuntimePatch {
@@ -56,7 +59,7 @@ func TestComputeMergesEntries(t *testing.T) {
 				podEntry("b.com/b", `{spec: {containers: [{name: sidecar, env: [{name: A, value: b}, {name: B, value: b}]}]}}`)},
 			func(p corev1.PodTemplateSpec) string {
 				env := map[string]string{}
-				for _, e := range findContainer(p.Spec.Containers, "sidecar").Env {
+				for _, e := range container(p.Spec.Containers, "sidecar").Env {
 					env[e.Name] = e.Value
 				}
 				return fmt.Sprintf("%v %d", env, len(p.Spec.Containers))
@@ -75,7 +78,7 @@ func TestComputeMergesEntries(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-			e, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, "["+strings.Join(c.entries, ",")+"]")))
+			e, err := dialect.Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, "["+strings.Join(c.entries, ",")+"]")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +95,7 @@ func TestComputeMergesEntries(t *testing.T) {
 func TestEntries(t *testing.T) {
 	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
 		RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
-	managers := func(list []Entry) string {
+	managers := func(list []overrides.Entry) string {
 		var all []string
 		for _, e := range list {
 			all = append(all, e.Manager)
@@ -103,30 +106,32 @@ func TestEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if Bundled.Own(job) != &job.Spec.RuntimePatches[1] {
+	if dialect.Bundled.Own(job) != &job.Spec.RuntimePatches[1] {
 		t.Error("Own finds the integration's entry")
 	}
-	if got := managers(Bundled.Others(job)); got != "a.com/a b.com/b" {
+	if got := managers(dialect.Bundled.Others(job)); got != "a.com/a b.com/b" {
 		t.Errorf("Others keeps the order of the rest: got %s", got)
 	}
-	if got := managers(Bundled.With(
-		job, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
+	if got := managers(dialect.Bundled.With(
+		job, trainerapi.RuntimePatch{Manager: overrides.Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
 		t.Errorf("With writes in place: got %s", got)
 	}
-	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" ||
-		!moved {
+	if got, moved := overrides.OwnLast(job.Spec.RuntimePatches); !moved ||
+		managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" {
 		t.Errorf("OwnLast moves it to the end: got %s", managers(listed(got)))
 	}
 	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: slices.DeleteFunc(
-		slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })}}}
-	if Bundled.Own(fresh) != nil {
+		slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool {
+			return p.Manager == overrides.Manager
+		})}}}
+	if dialect.Bundled.Own(fresh) != nil {
 		t.Error("there is no entry of the integration")
 	}
-	if got := managers(Bundled.With(
-		fresh, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
+	if got := managers(dialect.Bundled.With(
+		fresh, trainerapi.RuntimePatch{Manager: overrides.Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
 		t.Errorf("With appends a first entry: got %s", got)
 	}
-	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {
+	if _, moved := overrides.OwnLast(fresh.Spec.RuntimePatches); moved {
 		t.Error("nothing is to be moved")
 	}
 	if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
@@ -139,29 +144,29 @@ func TestSetter(t *testing.T) {
 		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a},
   tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
 		podEntry("b.com/b", `{metadata: {labels: {k: b}}}`),
-		podEntry(Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
+		podEntry(overrides.Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
 	}, ",")+"]"))
 	cases := map[string]struct {
 		reason string
 		job    string
-		field  Field
+		field  overrides.Field
 		key    string
 		want   string
 	}{
-		"the last one":     {"the later entry wins, and the integration's own is not meant", "node", Labels, "k", "b.com/b"},
-		"annotation":       {"only one sets it", "node", Annotations, "k", "a.com/a"},
-		"node selector":    {"only one sets it beside the integration", "node", NodeSelector, "k", "a.com/a"},
-		"any toleration":   {"a list is set as a whole", "node", Tolerations, "", "a.com/a"},
-		"a gate":           {"by its name", "node", SchedulingGates, "k", "a.com/a"},
-		"another gate":     {"nobody sets it", "node", SchedulingGates, "other", ""},
-		"another key":      {"nobody sets it, so it is the runtime's", "node", Labels, "other", ""},
-		"another job":      {"entries are by ReplicatedJob", "launcher", Labels, "k", ""},
-		"an unknown field": {"nobody sets what doesn't exist", "node", Field("spec.other"), "k", ""},
+		"the last one":     {"the later entry wins, but for the integration's own", "node", overrides.Labels, "k", "b.com/b"},
+		"annotation":       {"only one sets it", "node", overrides.Annotations, "k", "a.com/a"},
+		"node selector":    {"only one sets it beside the integration", "node", overrides.NodeSelector, "k", "a.com/a"},
+		"any toleration":   {"a list is set as a whole", "node", overrides.Tolerations, "", "a.com/a"},
+		"a gate":           {"by its name", "node", overrides.SchedulingGates, "k", "a.com/a"},
+		"another gate":     {"nobody sets it", "node", overrides.SchedulingGates, "other", ""},
+		"another key":      {"nobody sets it, so it is the runtime's", "node", overrides.Labels, "other", ""},
+		"another job":      {"entries are by ReplicatedJob", "launcher", overrides.Labels, "k", ""},
+		"an unknown field": {"nobody sets what doesn't exist", "node", overrides.Field("spec.other"), "k", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			got := ""
-			if entry := Setter(list, c.job, c.field, c.key); entry != nil {
+			if entry := overrides.Setter(list, c.job, c.field, c.key); entry != nil {
 				got = entry.Manager
 			}
 			if got != c.want {
@@ -170,7 +175,91 @@ func TestSetter(t *testing.T) {
 		})
 	}
 	const bare = `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`
-	if meta, spec := PodPatch(entries(t, bare)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
+	if meta, spec := overrides.PodPatch(entries(t, bare)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
 		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
+	}
+}
+
+// TestFrozen holds that errors have the order of the fields, whatever the order of a map.
+func TestFrozen(t *testing.T) {
+	before := jobOf(t, "{}")
+	after := jobOf(t, "{initializer: {}, trainer: {numNodes: 2}, activeDeadlineSeconds: 3, managedBy: a.com/b}")
+	after.Spec.RuntimeRef.Name = "other"
+	for range 100 {
+		errs, changed := overrides.CheckFrozen(before, after)
+		var fields []string
+		for _, e := range errs {
+			fields = append(fields, e.Field)
+		}
+		got := strings.Join(fields, " ")
+		if want := "spec.runtimeRef spec.initializer spec.trainer spec.activeDeadlineSeconds spec.managedBy"; got != want ||
+			!changed {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	before.Spec.Suspend, after.Spec.Suspend = ptr.To(true), ptr.To(true)
+	if errs, changed := overrides.CheckFrozen(before, after); len(errs) > 0 || !changed {
+		t.Errorf("a suspended TrainJob may change: %v", errs)
+	}
+}
+
+// TestGuide holds the table of the operator guide: what is replaced, and what is merged by name.
+func TestGuide(t *testing.T) {
+	const runtime = `
+template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {template: {spec: {
+  affinity: {nodeAffinity: {}}, schedulingGates: [{name: r}], imagePullSecrets: [{name: r}], tolerations: [{key: r}],
+  volumes: [{name: v, hostPath: {path: /r}}, {name: w, emptyDir: {}}],
+  containers: [{name: side, env: [{name: A, value: r}, {name: B, value: r}], volumeMounts: [{name: v, mountPath: /v,
+    subPath: r}, {name: w, mountPath: /w}, {name: w, mountPath: /same, readOnly: true}]}]}}}}}]}}
+`
+	const override = `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {
+  affinity: {podAffinity: {}}, schedulingGates: [{name: o}], imagePullSecrets: [{name: o}], tolerations: [{key: o}],
+    volumes: [{name: v, emptyDir: {}}],
+  containers: [{name: side, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}],
+    volumeMounts: [{name: v, mountPath: /elsewhere}, {name: v, mountPath: /same}]}]}}]`
+	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
+	job := jobOf(t, override)
+	e, err := dialect.Bundled.Compute(job, &rt, dialect.Bundled.Entries(job))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := e.ReplicatedJobs[0].Template.Spec.Template.Spec
+	side := &pod.Containers[0]
+	if pod.Affinity.NodeAffinity != nil || pod.Affinity.PodAffinity == nil {
+		t.Errorf("affinity is replaced: %v", pod.Affinity)
+	}
+	if fmt.Sprint(pod.SchedulingGates, pod.ImagePullSecrets) != "[{o}] [{o}]" || len(pod.Tolerations) != 1 ||
+		pod.Tolerations[0].Key != "o" {
+		t.Errorf("gates, secrets and tolerations are replaced: %v %v %v", pod.SchedulingGates, pod.ImagePullSecrets,
+			pod.Tolerations)
+	}
+	if len(pod.Volumes) != 2 || pod.Volumes[0].EmptyDir == nil || pod.Volumes[0].HostPath != nil {
+		t.Errorf("a volume of the same name is overridden, in its place: %v", pod.Volumes)
+	}
+	if len(side.Env) != 2 || side.Env[0].Value != "" || side.Env[0].ValueFrom == nil || side.Env[1].Value != "r" {
+		t.Errorf("a variable of the same name is overridden, in its place: %v", side.Env)
+	}
+	want := []corev1.VolumeMount{{Name: "w", MountPath: "/w"}, {Name: "v", MountPath: "/same"},
+		{Name: "v", MountPath: "/elsewhere"}}
+	for _, m := range want {
+		found := false
+		for _, have := range side.VolumeMounts {
+			found = found || have == m
+		}
+		if !found || len(side.VolumeMounts) != len(want) {
+			t.Errorf("mounts of the same path, or of the same volume, are replaced: %v lacks %v", side.VolumeMounts, m)
+		}
+	}
+}
+
+// TestOrder holds that texts of several parts are the same however often they are made.
+func TestOrder(t *testing.T) {
+	before := jobOf(t, "runtimePatches: [{manager: a.com/a}, {manager: b.com/b}, {manager: c.com/c}]")
+	after := jobOf(t, "runtimePatches: [{manager: d.com/d}, {manager: e.com/e}, {manager: f.com/f}]")
+	for range 100 {
+		got := fmt.Sprint(overrides.CheckTransition(overrides.Changed(before, after), before, after, nil).ToAggregate())
+		if !strings.Contains(got, "the entry of a.com/a, b.com/b, c.com/c, d.com/d, e.com/e, f.com/f") {
+			t.Fatalf("got %s", got)
+		}
 	}
 }

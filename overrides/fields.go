@@ -22,6 +22,16 @@ const (
 	Affinity        Field = "spec.affinity"
 )
 
+// Conflict is why a start can't have what admission needs.
+type Conflict struct {
+	// Path names the entry (or the runtime, or the admission check) and the field in it.
+	Path string
+	// Says is the value there, Needs the one that Source asks for.
+	Says, Needs, Source string
+	// WayOut says what to change.
+	WayOut string
+}
+
 // Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob; nil where
 // none does and the value is the runtime's. Tolerations and the affinity have no key.
 func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {

@@ -10,10 +10,10 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// valuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
+// ValuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
 // by their path); any other list is one value, which a merge replaces as a whole.
-func valuesOf(path string, object any) (map[string]string, error) {
-	content, err := generic(object)
+func ValuesOf(path string, object any) (map[string]string, error) {
+	content, err := Generic(object)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func flatten(path string, content any, into map[string]string) {
 	case []any:
 		flattenList(path, c, into)
 	default:
-		into[path] = asJSON(c)
+		into[path] = AsJSON(c)
 	}
 }
 
@@ -43,7 +43,7 @@ func flattenList(path string, list []any, into map[string]string) {
 			by = "name"
 		}
 		if named[by] == nil || strings.HasSuffix(path, ".tolerations") {
-			into[path] = asJSON(list)
+			into[path] = AsJSON(list)
 			return
 		}
 		at := fmt.Sprintf("%s[%v]", path, named[by])
@@ -56,8 +56,8 @@ func flattenList(path string, list []any, into map[string]string) {
 	}
 }
 
-// generic returns a value in the types of decoded JSON.
-func generic(value any) (any, error) {
+// Generic returns a value in the types of decoded JSON.
+func Generic(value any) (any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func generic(value any) (any, error) {
 	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
 }
 
-// asJSON returns the text of a value that was decoded from JSON.
-func asJSON(value any) string {
+// AsJSON returns the text of a value that was decoded from JSON.
+func AsJSON(value any) string {
 	data, _ := json.Marshal(value)
 	return string(data)
 }

@@ -9,10 +9,10 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// fold joins entries into one patch that does what they do one after the other. A patch is a part of what it is merged
+// Fold joins entries into one patch that does what they do one after the other. A patch is a part of what it is merged
 // into, so that fold merges them into an empty runtime.
-func fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
-	merged, err := merge(emptyRuntime(entries), entries)
+func Fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
+	merged, err := Merge(emptyRuntime(entries), entries)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
 	}
 	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, prune)
 	template := &trainerapi.JobSetTemplatePatch{Spec: spec}
-	if meta := named(&merged.Template.ObjectMeta); hasMetadata(meta) {
+	if meta := MetadataPatch(&merged.Template.ObjectMeta); hasMetadata(meta) {
 		template.Metadata = meta
 	}
 	return &trainerapi.TrainingRuntimeSpecPatch{Template: template}, nil
@@ -37,7 +37,7 @@ func emptyRuntime(entries []Entry) *trainerapi.TrainingRuntimeSpec {
 	runtime := &trainerapi.TrainingRuntimeSpec{}
 	spec := &runtime.Template.Spec
 	for _, entry := range entries {
-		for _, rj := range replicatedJobsOf(entry.Patch) {
+		for _, rj := range ReplicatedJobsOf(entry.Patch) {
 			if find(spec.ReplicatedJobs, rj.Name) == nil {
 				spec.ReplicatedJobs = append(spec.ReplicatedJobs, jobset.ReplicatedJob{Name: rj.Name})
 			}

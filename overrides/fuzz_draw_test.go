@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"time"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // draw makes choices from the fuzzer's bytes; without bytes left, always the first.
@@ -41,7 +42,7 @@ func (d *draw) pairs() map[string]string {
 func (d *draw) entries() []trainerapi.RuntimePatch {
 	var entries []trainerapi.RuntimePatch
 	for range d.of(5) {
-		entry := trainerapi.RuntimePatch{Manager: pick(d, "a.com/a", "b.com/b", "c.com/c", Manager, "", "nobody")}
+		entry := trainerapi.RuntimePatch{Manager: pick(d, "a.com/a", "b.com/b", "c.com/c", overrides.Manager, "", "nobody")}
 		if d.of(8) > 0 {
 			entry.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{}
 			if d.of(8) > 0 {
@@ -143,7 +144,7 @@ func (d *draw) spec() api.TrainJobSpec {
 			spec.PodTemplateOverrides = append(spec.PodTemplateOverrides, o)
 			continue
 		}
-		h := api.TemplateOverride{Manager: pick(d, "a.com/a", "b.com/b", Manager)}
+		h := api.TemplateOverride{Manager: pick(d, "a.com/a", "b.com/b", overrides.Manager)}
 		h.Job = append(h.Job, api.JobTemplateHistoryEntry{TargetJobs: o.TargetJobs[:d.of(2)], Metadata: o.Metadata})
 		if o.Spec != nil {
 			h.Pod = append(h.Pod, api.PodTemplateHistoryEntry{Time: pick(d, nil, &metav1.Time{Time: time.Unix(int64(d.of(3)),

@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"cmp"
@@ -17,6 +17,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // fuzzRuntimes are runtimes of every ML policy.
@@ -95,12 +98,12 @@ func FuzzMerge(f *testing.F) {
 		if err != nil {
 			return // holds what can't be written, a quantity say
 		}
-		e, err := Bundled.Compute(job, runtime, Bundled.Entries(job))
+		e, err := dialect.Bundled.Compute(job, runtime, dialect.Bundled.Entries(job))
 		if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
 			t.Fatalf("the TrainJob was changed")
 		}
-		entries := Bundled.Entries(job)
-		if err != nil || len(CheckEntries(job, entries))+len(Check(job, runtime, entries)) > 0 {
+		entries := dialect.Bundled.Entries(job)
+		if err != nil || len(overrides.CheckEntries(job, entries))+len(overrides.Check(job, runtime, entries)) > 0 {
 			return // refused
 		}
 		if len(e.ReplicatedJobs) != len(runtime.Template.Spec.ReplicatedJobs) {
@@ -111,7 +114,7 @@ func FuzzMerge(f *testing.F) {
 			if e.ReplicatedJobs[i].Name != name {
 				t.Fatalf("the order of ReplicatedJobs is the runtime's: %s stands where %s did", e.ReplicatedJobs[i].Name, name)
 			}
-			if problem := lost(Bundled.Entries(job), name, &e.ReplicatedJobs[i].Template.Spec.Template); problem != "" {
+			if problem := lost(dialect.Bundled.Entries(job), name, &e.ReplicatedJobs[i].Template.Spec.Template); problem != "" {
 				t.Fatalf("ReplicatedJob %s: %s", name, problem)
 			}
 		}
@@ -119,7 +122,7 @@ func FuzzMerge(f *testing.F) {
 }
 
 // lost names what the entries say of a ReplicatedJob's pods and the pod template doesn't have.
-func lost(entries []Entry, replicatedJob string, pod *corev1.PodTemplateSpec) string {
+func lost(entries []overrides.Entry, replicatedJob string, pod *corev1.PodTemplateSpec) string {
 	want := map[string]map[string]string{"labels": {}, "annotations": {}, "nodeSelector": {}}
 	have := map[string]map[string]string{"labels": pod.Labels, "annotations": pod.Annotations,
 		"nodeSelector": pod.Spec.NodeSelector}
@@ -131,7 +134,7 @@ func lost(entries []Entry, replicatedJob string, pod *corev1.PodTemplateSpec) st
 		}
 	}
 	for _, entry := range entries {
-		meta, spec := PodPatch(entry.Patch, replicatedJob)
+		meta, spec := overrides.PodPatch(entry.Patch, replicatedJob)
 		if meta != nil {
 			set("labels", meta.Labels)
 			set("annotations", meta.Annotations)
@@ -186,35 +189,33 @@ func FuzzCheck(f *testing.F) {
 		}
 		runtime := &runtimes[int(which)%len(runtimes)]
 		for range 2 {
-			CheckHistoryManagers(&after)
-			CheckEntries(&after, Bundled.Entries(&after))
-			Warnings(Bundled.Entries(&after))
+			legacy.CheckHistoryManagers(&after)
+			overrides.CheckEntries(&after, dialect.Bundled.Entries(&after))
+			overrides.Warnings(dialect.Bundled.Entries(&after))
 		}
-		check := func() string { return fmt.Sprint(Check(&after, runtime, Bundled.Entries(&after))) }
+		check := func() string { return fmt.Sprint(overrides.Check(&after, runtime, dialect.Bundled.Entries(&after))) }
 		if a, b := check(), check(); a != b {
 			t.Fatalf("two answers: %s, and %s", a, b)
 		}
-		changed := func(b, a *api.TrainJob) *field.Path { return cmp.Or(Changed(b, a), ChangedForm(b, a)) }
+		changed := func(b, a *api.TrainJob) *field.Path { return cmp.Or(overrides.Changed(b, a), legacy.ChangedForm(b, a)) }
 		same := after.DeepCopy()
-		if errs := CheckTransition(changed(&after, same), &after, same, nil); len(errs) > 0 {
+		if errs := overrides.CheckTransition(changed(&after, same), &after, same, nil); len(errs) > 0 {
 			t.Fatalf("an update that changes nothing is refused: %v", errs)
 		}
-		CheckTransition(changed(&before, &after), &before, &after, nil)
-		CheckHistories(&before, &after)
-		Deprecations(&after, runtime)
-		times := Times(&before, &after, metav1.Now(), which%2 == 0)
-		maps.Copy(times, HistoryTimes(&before, &after, metav1.Now()))
+		overrides.CheckTransition(changed(&before, &after), &before, &after, nil)
+		legacy.CheckHistories(&before, &after)
+		legacy.Deprecations(&after, runtime)
+		times := overrides.Times(&before, &after, metav1.Now(), which%2 == 0)
+		maps.Copy(times, legacy.HistoryTimes(&before, &after, metav1.Now()))
 		stored := stamped(&after, times, t)
-		if errs := CheckHistories(stored, stored.DeepCopy()); len(errs) > 0 && uniqueManagers(&after) {
+		if errs := legacy.CheckHistories(stored, stored.DeepCopy()); len(errs) > 0 && uniqueManagers(&after) {
 			t.Fatalf("a history that has not changed is refused: %v", errs)
 		}
-		if times := Times(&after, after.DeepCopy(), metav1.Now(), false); slices.ContainsFunc(after.Spec.RuntimePatches,
-			func(e trainerapi.RuntimePatch) bool { return e.Time != nil }) {
-			for i, e := range after.Spec.RuntimePatches {
-				if _, given := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; given && e.Time != nil &&
-					uniqueManagers(&after) {
-					t.Fatalf("entry %d has not changed and is given another time", i)
-				}
+		times = overrides.Times(&after, after.DeepCopy(), metav1.Now(), false)
+		for i, e := range after.Spec.RuntimePatches {
+			if _, given := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; given && e.Time != nil &&
+				uniqueManagers(&after) {
+				t.Fatalf("entry %d has not changed and is given another time", i)
 			}
 		}
 	})

@@ -15,20 +15,23 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Initializers returns what each initializer of a TrainJob on a runtime is, as a hash by the name of its ReplicatedJob:
 // its pods, how often they run, and what it waits for, which it works with. It is nil without initializers, and if what
 // the TrainJob runs can't be computed.
 //
-// The integration's entry is left out. It says where pods run and how many nodes there are, which differs from one
-// start to the next. All else is the user's or the runtime's.
-func Initializers(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) map[string]string {
+// The integration's entry isn't one of the entries. It says where pods run and how many nodes there are, which differs
+// from one start to the next. All else is the user's or the runtime's.
+func Initializers(
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) map[string]string {
 	names := awaited(&runtime.Template.Spec)
 	if len(names) == 0 {
 		return nil
 	}
-	e, err := Bundled.Compute(job, runtime, Bundled.Others(job))
+	e, err := Compute(rules, job, runtime, entries)
 	if err != nil {
 		return nil
 	}
@@ -71,17 +74,20 @@ func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error
 }
 
 // Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now,
-// on the runtime. Without a runtime (nil), initializers aren't compared with what they were.
+// on the runtime, with entries without the integration's. Without a runtime (nil), initializers aren't compared with
+// what they were.
 //
 // An initializer that ran under a release that didn't keep what it was is done unless an entry was changed after the
 // stop.
-func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
+func Done(
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) []trainerapi.JobStatus {
 	was := job.Status.Initializers
 	is := was
 	if len(was) > 0 && runtime != nil {
-		is = Initializers(job, runtime)
+		is = Initializers(rules, job, runtime, entries)
 	}
-	edited := editedSinceStop(job)
+	edited := editedSinceStop(job, entries)
 	statuses := slices.Clone(job.Status.JobsStatus)
 	for i := range statuses {
 		if hash, known := was[statuses[i].Name]; known && hash != is[statuses[i].Name] || !known && edited {
@@ -91,10 +97,10 @@ func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainera
 	return statuses
 }
 
-func editedSinceStop(job *api.TrainJob) bool {
+func editedSinceStop(job *api.TrainJob, entries []Entry) bool {
 	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
 	return stopped != nil && stopped.Status == metav1.ConditionTrue &&
-		slices.ContainsFunc(Bundled.Others(job), func(e Entry) bool {
+		slices.ContainsFunc(entries, func(e Entry) bool {
 			return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
 		})
 }

@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"testing"
@@ -9,28 +9,29 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TestInitializers holds that what an initializer is doesn't depend on who asks, nor on the integration's entry.
 func TestInitializers(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	job := jobOf(t, "{}")
-	first := Initializers(job, &rt)
+	first := dialect.Bundled.Initializers(job, &rt)
 	if len(first) != 1 || len(first["dataset-initializer"]) != 16 {
 		t.Fatalf("the node isn't one: got %v", first)
 	}
 	job.Spec.RuntimePatches = entries(t, `[{manager: kueue.x-k8s.io/manager, trainingRuntimeSpec: {template: {spec: {
   replicatedJobs: [{name: dataset-initializer, template: {spec: {template: {spec: {nodeSelector: {gpu: a100}}}}}}]}}}}]`)
-	if again := Initializers(job, &rt); again["dataset-initializer"] != first["dataset-initializer"] {
+	if again := dialect.Bundled.Initializers(job, &rt); again["dataset-initializer"] != first["dataset-initializer"] {
 		t.Error("the flavor is no change")
 	}
 	job.Spec.RuntimePatches = entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {
   replicatedJobs: [{name: missing}]}}}}]`)
-	if got := Initializers(job, &rt); got != nil {
+	if got := dialect.Bundled.Initializers(job, &rt); got != nil {
 		t.Errorf("it can't be computed: got %v", got)
 	}
 	none := must[trainerapi.TrainingRuntimeSpec](t, mpiRuntime)
-	if got := Initializers(job, &none); got != nil {
+	if got := dialect.Bundled.Initializers(job, &none); got != nil {
 		t.Errorf("there are none: got %v", got)
 	}
 }
@@ -67,14 +68,14 @@ func TestDone(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			job := jobOf(t, "{}")
-			job.Status.Initializers = Initializers(job, &rt)
+			job.Status.Initializers = dialect.Bundled.Initializers(job, &rt)
 			job.Status.JobsStatus = []trainerapi.JobStatus{{Name: "dataset-initializer", Succeeded: ptr.To[int32](1)}}
 			job.Status.Conditions = []metav1.Condition{
 				{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue, LastTransitionTime: stop}}
 			for _, change := range c.change {
 				change(job)
 			}
-			if got := *Done(job, c.runtime)[0].Succeeded; got != c.want {
+			if got := *dialect.Bundled.Done(job, c.runtime)[0].Succeeded; got != c.want {
 				t.Errorf("got %d, want %d", got, c.want)
 			}
 			if *job.Status.JobsStatus[0].Succeeded != 1 {

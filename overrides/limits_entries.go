@@ -20,11 +20,11 @@ func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.Erro
 	walk(path, spec, func(at *field.Path, name string, value any) bool {
 		switch {
 		case !l.HostPaths && reachesNode(name, value):
-			errs = append(errs, field.Invalid(at, asJSON(value), "an entry may not reach the files of a node "+
+			errs = append(errs, field.Invalid(at, AsJSON(value), "an entry may not reach the files of a node "+
 				"(limits.hostPaths of Signalbox's configuration); leave it out, or use a runtime that has it"))
 			return false
 		case l.NoSecrets && strings.Contains(strings.ToLower(name), "secret"):
-			errs = append(errs, field.Invalid(at, asJSON(value), "a TrainJob may not name a Secret (limits.secrets of "+
+			errs = append(errs, field.Invalid(at, AsJSON(value), "a TrainJob may not name a Secret (limits.secrets of "+
 				"Signalbox's configuration); leave it out, or use a runtime that has it"))
 			return false
 		}
@@ -110,7 +110,7 @@ func checkMountsOf(
 			if !reaching[mount.Name] || mountedAlike(pod, &mount) {
 				continue
 			}
-			errs = append(errs, field.Invalid(path.Key(patch.Name).Child("volumeMounts").Index(i), asJSON(mount), fmt.Sprintf(
+			errs = append(errs, field.Invalid(path.Key(patch.Name).Child("volumeMounts").Index(i), AsJSON(mount), fmt.Sprintf(
 				"volume %q of the runtime has files of a node, and the runtime doesn't mount as much of it (limits.hostPaths of "+
 					"Signalbox's configuration); leave the mount out, or mount it as the runtime does", mount.Name)))
 		}

@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"reflect"
@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // shapesOf are specs of TrainJobs whose entry, of each shape, changes pods.
@@ -41,10 +42,10 @@ func TestCheckHostPaths(t *testing.T) {
 		for shape, spec := range shapesOf(c.pod) {
 			t.Run(name+" of "+shape, func(t *testing.T) {
 				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
-				errorsAre(t, c.reason, text{limits.CheckSize(job, EveryEntry(job)).ToAggregate()}, c.want)
+				errorsAre(t, c.reason, text{limits.CheckSize(job, legacy.EveryEntry(job)).ToAggregate()}, c.want)
 				allowed := limits
 				allowed.HostPaths = true
-				errorsAre(t, "it is allowed", text{allowed.CheckSize(job, EveryEntry(job)).ToAggregate()}, "")
+				errorsAre(t, "it is allowed", text{allowed.CheckSize(job, legacy.EveryEntry(job)).ToAggregate()}, "")
 			})
 		}
 	}
@@ -57,7 +58,8 @@ func TestCheckHostPaths(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := shapesOf(`{containers: [{name: a, securityContext: ` + c.security + `}]}`)["runtimePatches"]
 			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
-			errorsAre(t, "it has all devices of its node", text{limits.CheckSize(job, EveryEntry(job)).ToAggregate()}, c.want)
+			errs := limits.CheckSize(job, legacy.EveryEntry(job))
+			errorsAre(t, "it has all devices of its node", text{errs.ToAggregate()}, c.want)
 		})
 	}
 }
@@ -81,8 +83,8 @@ func TestCheckSecrets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.spec)}
-			errorsAre(t, c.reason, text{without.CheckSize(job, EveryEntry(job)).ToAggregate()}, c.want)
-			errorsAre(t, "it is allowed", text{limits.CheckSize(job, EveryEntry(job)).ToAggregate()}, "")
+			errorsAre(t, c.reason, text{without.CheckSize(job, legacy.EveryEntry(job)).ToAggregate()}, c.want)
+			errorsAre(t, "it is allowed", text{limits.CheckSize(job, legacy.EveryEntry(job)).ToAggregate()}, "")
 		})
 	}
 }
@@ -107,7 +109,7 @@ func TestVolumesAreKnown(t *testing.T) {
 			job := &api.TrainJob{}
 			job.Spec.PodTemplateOverrides = []api.PodTemplateOverride{
 				{Spec: &api.PodTemplateSpecOverride{Volumes: []corev1.Volume{v}}}}
-			got := text{without.CheckSize(job, EveryEntry(job)).ToAggregate()}.String()
+			got := text{without.CheckSize(job, legacy.EveryEntry(job)).ToAggregate()}.String()
 			if refused := strings.Contains(got, "may not reach the files"); refused != (slices.Contains(hosts, source.Name) ||
 				slices.Contains([]string{"RBD", "CephFS"}, source.Name)) { // with a key file of the node
 				t.Errorf("the node's files: got %q", got)
@@ -167,10 +169,10 @@ func TestCheckMounts(t *testing.T) {
 				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 				rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
 				want := strings.Replace(c.want, "containers[", list+"[", 1)
-				errorsAre(t, c.reason, text{limits.CheckRuntime(job, &rt, EveryEntry(job)).ToAggregate()}, want)
+				errorsAre(t, c.reason, text{limits.CheckRuntime(job, &rt, legacy.EveryEntry(job)).ToAggregate()}, want)
 				allowed := limits
 				allowed.HostPaths = true
-				errorsAre(t, "it is allowed", text{allowed.CheckRuntime(job, &rt, EveryEntry(job)).ToAggregate()}, "")
+				errorsAre(t, "it is allowed", text{allowed.CheckRuntime(job, &rt, legacy.EveryEntry(job)).ToAggregate()}, "")
 			})
 		}
 	}

@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"fmt"
@@ -9,6 +9,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // errors checks errors against a part of their text; "" is for none.
@@ -30,15 +33,15 @@ func (t text) String() string {
 }
 
 // checkBuilt returns the errors about one ReplicatedJob, which what is of the runtime's template surrounds.
-func checkBuilt(t *testing.T, l Limits, job, template, rj string) fmt.Stringer {
+func checkBuilt(t *testing.T, l overrides.Limits, job, template, rj string) fmt.Stringer {
 	t.Helper()
 	trainJob := &api.TrainJob{Spec: must[api.TrainJobSpec](t, job)}
 	trainJob.Namespace = "team-a"
 	runtime := must[trainerapi.TrainingRuntimeSpec](t, `{template: `+template+`}`)
-	e := &Effective{
+	e := &overrides.Effective{
 		ReplicatedJobs: must[[]jobset.ReplicatedJob](t, `[`+rj+`]`), Annotations: runtime.Template.Annotations,
 	}
-	return text{l.CheckBuilt(trainJob.Namespace, &runtime, EveryEntry(trainJob), e, false).ToAggregate()}
+	return text{l.CheckBuilt(trainJob.Namespace, &runtime, legacy.EveryEntry(trainJob), e, false).ToAggregate()}
 }
 
 // ofPod is a ReplicatedJob whose pods have a spec.
@@ -69,12 +72,12 @@ func TestCheckBuilt(t *testing.T) {
 			errorsAre(t, c.reason, checkBuilt(t, limits, `{}`, `{}`, ofPod(c.pod)), c.want)
 		})
 	}
-	short := Limits{Pods: 1, GracePeriodSeconds: 29}
+	short := overrides.Limits{Pods: 1, GracePeriodSeconds: 29}
 	errorsAre(t, "Kubernetes' default is 30", checkBuilt(t, short, `{}`, `{}`, ofPod(`{containers: []}`)),
 		of+"terminationGracePeriodSeconds: Required value: without it a pod may take 30 seconds")
 	errorsAre(t, "29 are set", checkBuilt(t, short, `{}`, `{}`, ofPod(
 		`{terminationGracePeriodSeconds: 29, containers: []}`)), "")
-	claims := &Effective{ReplicatedJobs: must[[]jobset.ReplicatedJob](t, `[`+
+	claims := &overrides.Effective{ReplicatedJobs: must[[]jobset.ReplicatedJob](t, `[`+
 		ofPod(`{resourceClaims: [{name: gpu}], containers: []}`)+`]`)}
 	if errs := limits.CheckBuilt("", &trainerapi.TrainingRuntimeSpec{}, nil, claims, true); len(errs) > 0 {
 		t.Errorf("claims that Kueue counts are refused: %v", errs)
@@ -132,11 +135,11 @@ func TestCheckMetadata(t *testing.T) {
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, entry(`{spec: {replicatedJobs: [{name: node, template: {spec: `+
 		`{template: {metadata: `+finalize+`}}}}]}}`))}
 	runtime := must[trainerapi.TrainingRuntimeSpec](t, `{template: {spec: {replicatedJobs: [`+ofPod(`{containers: []}`)+`]}}}`)
-	e, err := Bundled.Compute(job, &runtime, Bundled.Entries(job))
+	e, err := dialect.Bundled.Compute(job, &runtime, dialect.Bundled.Entries(job))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if errs := limits.CheckBuilt(job.Namespace, &runtime, EveryEntry(job), e, false); len(errs) != 1 {
+	if errs := limits.CheckBuilt(job.Namespace, &runtime, legacy.EveryEntry(job), e, false); len(errs) != 1 {
 		t.Errorf("a finalizer that an entry adds to the pods is refused once: got %v", errs)
 	}
 }

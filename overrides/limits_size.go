@@ -25,8 +25,8 @@ func (l Limits) CheckSize(job *api.TrainJob, entries []Entry) field.ErrorList {
 		errs = append(errs, l.checkNodes(path.Child("trainer", "numNodes"), *t.NumNodes)...)
 	}
 	for _, entry := range entries {
-		for _, rj := range replicatedJobsOf(entry.Patch) {
-			if _, pod := podPatchOf(&rj); pod != nil {
+		for _, rj := range ReplicatedJobsOf(entry.Patch) {
+			if _, pod := PodPatchOf(&rj); pod != nil {
 				errs = append(errs, l.checkGrace(entry.specPath(rj.Name).Child("terminationGracePeriodSeconds"),
 					pod.TerminationGracePeriodSeconds)...)
 			}

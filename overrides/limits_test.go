@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"fmt"
@@ -8,9 +8,12 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
-var limits = Limits{Pods: 100, SpecBytes: 4096, Elements: 100, GracePeriodSeconds: 600}
+var limits = overrides.Limits{Pods: 100, SpecBytes: 4096, Elements: 100, GracePeriodSeconds: 600}
 
 func TestCheckSize(t *testing.T) {
 	cases := map[string]struct{ reason, spec, want string }{
@@ -30,7 +33,7 @@ func TestCheckSize(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.spec)}
-			errs := limits.CheckSize(job, EveryEntry(job))
+			errs := limits.CheckSize(job, legacy.EveryEntry(job))
 			if (c.want == "") != (len(errs) == 0) || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) && c.want != "" {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
 			}
@@ -62,7 +65,7 @@ func TestCheckRuntime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
 			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}
-			if errs := limits.CheckRuntime(job, &rt, EveryEntry(job)); c.ok != (len(errs) == 0) {
+			if errs := limits.CheckRuntime(job, &rt, legacy.EveryEntry(job)); c.ok != (len(errs) == 0) {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}
 		})
@@ -71,29 +74,29 @@ func TestCheckRuntime(t *testing.T) {
 
 // BenchmarkLimits is what each look at a queued TrainJob checks.
 func BenchmarkLimits(b *testing.B) {
-	limits := Limits{Pods: 5000, SpecBytes: 256 << 10, Elements: 10000, GracePeriodSeconds: 3600}
+	limits := overrides.Limits{Pods: 5000, SpecBytes: 256 << 10, Elements: 10000, GracePeriodSeconds: 3600}
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{runtimeRef: {name: torch}, trainer: {numNodes: 5}}`)}
 	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
-	effective, err := Bundled.Compute(job, &runtime, nil)
+	effective, err := dialect.Bundled.Compute(job, &runtime, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Run("size", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckSize(job, EveryEntry(job))
+			limits.CheckSize(job, legacy.EveryEntry(job))
 		}
 	})
 	b.Run("runtime", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckRuntime(job, &runtime, EveryEntry(job))
+			limits.CheckRuntime(job, &runtime, legacy.EveryEntry(job))
 		}
 	})
 	b.Run("built", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckBuilt(job.Namespace, &runtime, EveryEntry(job), effective, false)
+			limits.CheckBuilt(job.Namespace, &runtime, legacy.EveryEntry(job), effective, false)
 		}
 	})
 }
@@ -103,11 +106,11 @@ func BenchmarkCompute(b *testing.B) {
 	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
 	merged := listed(entries(b, "["+podEntry("a.com/a", `{metadata: {labels: {x: a}}, spec: {nodeSelector: {gpu: a100}}}`)+
 		"]"))
-	for name, with := range map[string][]Entry{"plain": nil, "merging an entry": merged} {
+	for name, with := range map[string][]overrides.Entry{"plain": nil, "merging an entry": merged} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Bundled.Compute(job, &runtime, with); err != nil {
+				if _, err := dialect.Bundled.Compute(job, &runtime, with); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -184,4 +187,16 @@ func TestCheckMagnitudes(t *testing.T) {
 		ofPod(`{containers: [{name: node, resources: {requests: {cpu: 1e1000000002}}}]}`)+`]}}}`)
 	errorsAre(t, "a runtime's too", text{limits.CheckRuntime(&api.TrainJob{}, &runtime, nil).ToAggregate()},
 		"template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[cpu]")
+}
+
+func BenchmarkMemo(b *testing.B) {
+	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
+	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
+	m := overrides.NewMemo(64 << 20)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Compute(dialect.Bundled.Rules, job, &runtime, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -61,12 +61,12 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns the result of Dialect.Compute, which is shared and must not be changed. The bundled Trainer's has no
-// Built.
+// Compute returns the result of the function Compute, which is shared and must not be changed. Built is left out if the
+// rules amend.
 func (m *Memo) Compute(
-	d *Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	shared, own, err := keysOf(d.Rules, job, runtime, entries)
+	shared, own, err := keysOf(rules, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (m *Memo) Compute(
 			return kept.(result).effective, nil
 		}
 	}
-	e, err := d.compute(job, runtime, entries, !d.Rules.Amends)
+	e, err := compute(rules, job, runtime, entries, !rules.Amends)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
 	}

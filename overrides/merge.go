@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
-// merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
-func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerapi.TrainingRuntimeSpec, error) {
+// Merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
+func Merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerapi.TrainingRuntimeSpec, error) {
 	merged := runtime.DeepCopy()
 	template := &merged.Template
 	order := make(map[string]int, len(template.Spec.ReplicatedJobs))
@@ -26,7 +28,7 @@ func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerap
 			template.Labels = labels.Merge(template.Labels, meta.Labels)
 			template.Annotations = labels.Merge(template.Annotations, meta.Annotations)
 		}
-		patches := replicatedJobsOf(entry.Patch)
+		patches := ReplicatedJobsOf(entry.Patch)
 		if len(patches) == 0 {
 			continue
 		}
@@ -56,7 +58,7 @@ func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerap
 // same name.
 func makeRoom(replicatedJobs []jobset.ReplicatedJob, patches []trainerapi.ReplicatedJobPatch) {
 	for _, rj := range patches {
-		_, over := podPatchOf(&rj)
+		_, over := PodPatchOf(&rj)
 		if over == nil {
 			continue
 		}
@@ -74,7 +76,7 @@ func makeRoom(replicatedJobs []jobset.ReplicatedJob, patches []trainerapi.Replic
 			pod.ImagePullSecrets = nil
 		}
 		for _, v := range over.Volumes {
-			if have := first(pod.Volumes, func(have *corev1.Volume) bool { return have.Name == v.Name }); have != nil {
+			if have := pipeline.Find(pod.Volumes, func(have *corev1.Volume) bool { return have.Name == v.Name }); have != nil {
 				*have = corev1.Volume{Name: v.Name}
 			}
 		}
@@ -91,13 +93,13 @@ func makeRoomInContainers(have []corev1.Container, patches []trainerapi.Containe
 			continue
 		}
 		for _, env := range patch.Env {
-			if have := first(c.Env, func(e *corev1.EnvVar) bool { return e.Name == env.Name }); have != nil {
+			if have := pipeline.Find(c.Env, func(e *corev1.EnvVar) bool { return e.Name == env.Name }); have != nil {
 				*have = corev1.EnvVar{Name: env.Name} // in its place: a later variable may refer to it
 			}
 		}
 		for _, mount := range patch.VolumeMounts {
 			samePath := func(m *corev1.VolumeMount) bool { return m.MountPath == mount.MountPath }
-			if have := first(c.VolumeMounts, samePath); have != nil {
+			if have := pipeline.Find(c.VolumeMounts, samePath); have != nil {
 				*have = corev1.VolumeMount{Name: mount.Name, MountPath: mount.MountPath}
 			}
 		}

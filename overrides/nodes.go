@@ -92,7 +92,7 @@ func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
 // runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
 func admittedNodes(entries []Entry) int32 {
 	for _, e := range entries {
-		if !e.isOwn() || e.Field != RuntimePatches {
+		if !e.IsOwn() || e.Field != RuntimePatches {
 			continue
 		}
 		if n := nodesIn(e.Patch); n > 0 {
@@ -112,7 +112,7 @@ func AdmittedNodes(own *trainerapi.RuntimePatch) int32 {
 }
 
 func nodesIn(patch *trainerapi.TrainingRuntimeSpecPatch) int32 {
-	for _, rj := range replicatedJobsOf(patch) {
+	for _, rj := range ReplicatedJobsOf(patch) {
 		if rj.Template == nil || rj.Template.Metadata == nil {
 			continue
 		}

@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"strings"
@@ -9,10 +9,13 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // admittedWith is the integration's entry of a TrainJob that was admitted with so many nodes, by any manager.
-func admittedWith(t *testing.T, manager, nodes string) []Entry {
+func admittedWith(t *testing.T, manager, nodes string) []overrides.Entry {
 	t.Helper()
 	return listed(must[[]trainerapi.RuntimePatch](t, `[{manager: `+manager+`, trainingRuntimeSpec: {template: {spec: {
   replicatedJobs: [{name: node, template: {metadata: {annotations: {signalbox.dev/nodes: "`+nodes+`"}}}}]}}}}]`))
@@ -22,17 +25,17 @@ func TestAdmittedNodes(t *testing.T) {
 	cases := map[string]struct {
 		reason, runtime, manager, nodes, want string
 	}{
-		"torch":   {"its nodes follow", torchRuntime, Manager, "3", "dataset-initializer:1×1 node:1×3"},
-		"plain":   {"without a policy too", plainRuntime(""), Manager, "3", "node:1×3 cache:3×5"},
-		"mpi":     {"the launcher is one of them", mpiRuntime, Manager, "3", "node:1×2 launcher:1×1"},
+		"torch":   {"its nodes follow", torchRuntime, overrides.Manager, "3", "dataset-initializer:1×1 node:1×3"},
+		"plain":   {"without a policy too", plainRuntime(""), overrides.Manager, "3", "node:1×3 cache:3×5"},
+		"mpi":     {"the launcher is one of them", mpiRuntime, overrides.Manager, "3", "node:1×2 launcher:1×1"},
 		"another": {"it means nothing there", torchRuntime, "example.com/team", "3", "dataset-initializer:1×1 node:1×8"},
-		"none":    {"the entry says nothing", torchRuntime, Manager, "", "dataset-initializer:1×1 node:1×8"},
+		"none":    {"the entry says nothing", torchRuntime, overrides.Manager, "", "dataset-initializer:1×1 node:1×8"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			job := jobOf(t, "{trainer: {numNodes: 8}}")
 			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
-			e, err := Bundled.Compute(job, &rt, admittedWith(t, c.manager, c.nodes))
+			e, err := dialect.Bundled.Compute(job, &rt, admittedWith(t, c.manager, c.nodes))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,15 +46,6 @@ func TestAdmittedNodes(t *testing.T) {
 				t.Error("the TrainJob was changed")
 			}
 		})
-	}
-}
-
-// Anybody may name the integration in templateOverrides of a request; the webhook rejects it, and nothing follows it.
-func TestAdmittedNodesOfAHistory(t *testing.T) {
-	forged := admittedWith(t, Manager, "3")
-	forged[0].Field = TemplateOverrides
-	if got := admittedNodes(forged); got != 0 {
-		t.Errorf("got %d nodes", got)
 	}
 }
 
@@ -82,16 +76,16 @@ func TestMinNodes(t *testing.T) {
 			job := jobOf(t, "{runtimeRef: {name: torch}, trainer: {numNodes: 8}}")
 			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			if c.own != "" {
-				metav1.SetMetaDataAnnotation(&job.ObjectMeta, MinParallelismAnnotation, c.own)
+				metav1.SetMetaDataAnnotation(&job.ObjectMeta, overrides.MinParallelismAnnotation, c.own)
 			}
 			if c.runtime != "" {
-				metav1.SetMetaDataAnnotation(&rt.Template.ObjectMeta, MinParallelismAnnotation, c.runtime)
+				metav1.SetMetaDataAnnotation(&rt.Template.ObjectMeta, overrides.MinParallelismAnnotation, c.runtime)
 			}
-			got, err := MinNodes(job, &rt)
+			got, err := overrides.MinNodes(job, &rt)
 			if got != c.want || (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
 				t.Errorf("%s: got %d, %v", c.reason, got, err)
 			}
-			errs := CheckMinNodes(job, &rt)
+			errs := overrides.CheckMinNodes(job, &rt)
 			if (len(errs) == 0) != (c.rejected == "") ||
 				len(errs) > 0 && !strings.Contains(errs.ToAggregate().Error(), c.rejected) {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.rejected)
@@ -103,15 +97,15 @@ func TestMinNodes(t *testing.T) {
 func TestNodes(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	for spec, want := range map[string]int32{"{}": 2, "{trainer: {image: a}}": 2, "{trainer: {numNodes: 5}}": 5} {
-		if got := Nodes(jobOf(t, spec), &rt); got != want {
+		if got := overrides.Nodes(jobOf(t, spec), &rt); got != want {
 			t.Errorf("%s: got %d, want %d", spec, got, want)
 		}
 	}
-	if got := Nodes(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}); got != 1 {
+	if got := overrides.Nodes(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}); got != 1 {
 		t.Errorf("got %d nodes where nobody says how many", got)
 	}
 	job := jobOf(t, "{trainer: {numNodes: 5, image: a}}")
-	if other := WithNodes(job, 2); *other.Spec.Trainer.NumNodes != 2 || *other.Spec.Trainer.Image != "a" ||
+	if other := overrides.WithNodes(job, 2); *other.Spec.Trainer.NumNodes != 2 || *other.Spec.Trainer.Image != "a" ||
 		*job.Spec.Trainer.NumNodes != 5 {
 		t.Errorf("got %v of %v", other.Spec.Trainer, job.Spec.Trainer)
 	}
@@ -139,14 +133,28 @@ func TestCheckResize(t *testing.T) {
 				js = &jobset.JobSet{}
 				js.Name = "last"
 			}
-			if got := Resized(before, after); got != c.resized {
+			if got := overrides.Resized(before, after); got != c.resized {
 				t.Errorf("%s: got %t", c.reason, got)
 			}
-			errs := CheckResize(before, after, js)
+			errs := overrides.CheckResize(before, after, js)
 			if (len(errs) == 0) != (c.refused == "") ||
 				len(errs) > 0 && !strings.Contains(errs.ToAggregate().Error(), c.refused) {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.refused)
 			}
 		})
+	}
+}
+
+// Anybody may name the integration in templateOverrides of a request; the webhook rejects it, and nothing follows it.
+func TestAdmittedNodesOfAHistory(t *testing.T) {
+	forged := admittedWith(t, overrides.Manager, "3")
+	forged[0].Field = legacy.TemplateOverrides
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
+	e, err := dialect.Bundled.Compute(jobOf(t, "{trainer: {numNodes: 5}}"), &rt, forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := overrides.PodsPerJob(e.ReplicatedJob("node")); got != 5 {
+		t.Errorf("got %d nodes", got)
 	}
 }

@@ -1,8 +1,9 @@
-package overrides
+package overrides_test
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // must reads YAML into a T.
@@ -27,9 +30,19 @@ func must[T any](t testing.TB, text string) T {
 }
 
 // listed returns the entries of runtimePatches.
-func listed(patches []trainerapi.RuntimePatch) []Entry {
-	return Bundled.Entries(&api.TrainJob{
+func listed(patches []trainerapi.RuntimePatch) []overrides.Entry {
+	return dialect.Bundled.Entries(&api.TrainJob{
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: patches}}})
+}
+
+// replicatedJob returns the ReplicatedJob of that name.
+func replicatedJob(all []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+	return &all[slices.IndexFunc(all, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })]
+}
+
+// container returns the container of that name.
+func container(all []corev1.Container, name string) *corev1.Container {
+	return &all[slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == name })]
 }
 
 const torchRuntime = `
@@ -96,11 +109,11 @@ template:
 `, policy)
 }
 
-func shape(e *Effective) string {
+func shape(e *overrides.Effective) string {
 	var all []string
 	for i := range e.ReplicatedJobs {
 		rj := &e.ReplicatedJobs[i]
-		all = append(all, fmt.Sprintf("%s:%d×%d", rj.Name, rj.Replicas, PodsPerJob(rj)))
+		all = append(all, fmt.Sprintf("%s:%d×%d", rj.Name, rj.Replicas, overrides.PodsPerJob(rj)))
 	}
 	return strings.Join(all, " ")
 }
@@ -136,7 +149,7 @@ func TestComputeCounts(t *testing.T) {
 			job.Name = "job"
 			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
 			jobBefore, before := job.DeepCopy(), rt.DeepCopy()
-			e, err := Bundled.Compute(job, &rt, nil)
+			e, err := dialect.Bundled.Compute(job, &rt, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,11 +174,11 @@ trainer:
 initializer: {dataset: {storageUri: "hf://data"}}
 `)}
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	e, err := Bundled.Compute(job, &rt, nil)
+	e, err := dialect.Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node")
+	c := container(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node")
 	if c.Image != "example.com/mine:2" || c.Command[0] != "run" || c.Args[0] != "fast" {
 		t.Errorf("spec.trainer sets image, command and args: got %+v", c)
 	}
@@ -174,12 +187,12 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	if !equality.Semantic.DeepEqual(c.Resources, want) {
 		t.Errorf("resourcesPerNode is merged over the runtime's resources, key by key: got %+v", c.Resources)
 	}
-	if findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "sidecar").Resources.Requests != nil {
+	if container(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "sidecar").Resources.Requests != nil {
 		t.Error("resourcesPerNode is for the node container only")
 	}
 	env := func(jobs []jobset.ReplicatedJob) string {
 		var names []string
-		for _, v := range findContainer(find(jobs, "node").Template.Spec.Template.Spec.Containers, "node").Env {
+		for _, v := range container(replicatedJob(jobs, "node").Template.Spec.Template.Spec.Containers, "node").Env {
 			names = append(names, v.Name)
 		}
 		return strings.Join(names, " ")
@@ -198,7 +211,7 @@ initializer: {dataset: {storageUri: "hf://data"}}
 		t.Error("there is no ReplicatedJob of that name")
 	}
 	launcher := must[trainerapi.TrainingRuntimeSpec](t, mpiRuntime)
-	m, err := Bundled.Compute(job, &launcher, nil)
+	m, err := dialect.Bundled.Compute(job, &launcher, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +224,7 @@ initializer: {dataset: {storageUri: "hf://data"}}
 
 func TestComputeRefuses(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(
+	_, err := dialect.Bundled.Compute(&api.TrainJob{}, &rt, listed(
 		entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`)))
 	var invalid *field.Error
 	if !errors.As(err, &invalid) ||
@@ -220,8 +233,96 @@ func TestComputeRefuses(t *testing.T) {
 		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that "+
 			"there are: got %v", err)
 	}
-	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) ||
+	_, err = dialect.Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
+	if !errors.As(err, &invalid) ||
 		invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
+	}
+}
+
+// jobOf reads a TrainJob's spec.
+func jobOf(t *testing.T, spec string) *api.TrainJob {
+	t.Helper()
+	job := &api.TrainJob{}
+	if err := yaml.UnmarshalStrict([]byte(spec), &job.Spec); err != nil {
+		t.Fatal(err)
+	}
+	job.Spec.RuntimeRef.Name = "torch"
+	return job
+}
+
+func TestNodeGroup(t *testing.T) {
+	cases := map[string]struct {
+		reason, runtime string
+		want            []string
+	}{
+		"launcher as a node": {"both are nodes", mpiRuntime, []string{"launcher", "node"}},
+		"launcher apart": {"it is no node",
+			strings.Replace(mpiRuntime, "runLauncherAsNode: true", "runLauncherAsNode: false", 1), nil},
+		"no workers": {"there is one ReplicatedJob",
+			strings.Replace(mpiRuntime, "name: node\n      replicas", "name: w\n      replicas", 1), nil},
+		"torch":     {"one ReplicatedJob has all nodes", torchRuntime, nil},
+		"no policy": {"there are no nodes", plainRuntime(""), nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
+			e, err := dialect.Bundled.Compute(jobOf(t, "{}"), &rt, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(e.NodeGroup, c.want) {
+				t.Errorf("%s: got %v", c.reason, e.NodeGroup)
+			}
+		})
+	}
+}
+
+// A Memo gives what Compute gives, whatever it was asked for before: of two TrainJobs with other names the same, of one
+// that says something else what that is.
+func TestMemo(t *testing.T) {
+	entry := listed(entries(t, "["+podEntry("a.com/a", `{spec: {nodeSelector: {gpu: a100}}}`)+"]"))
+	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime,
+		"plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
+	const tune = `{trainer: {numNodes: 2, command: [tune, run]}, runtimeRef: {name: torchtune-llama3_2_1b}}`
+	for _, d := range []*dialect.Dialect{dialect.Bundled, dialect.Kubeflow23, dialect.Kubeflow20} {
+		m := overrides.NewMemo(64 << 20)
+		for name, text := range runtimes {
+			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
+			for _, of := range []struct {
+				job, spec string
+				entries   []overrides.Entry
+			}{
+				{"first-job", `{}`, nil}, {"other-job", `{}`, nil}, {"first-job", `{}`, nil},
+				{"first-job", `{trainer: {numNodes: 3}}`, nil},
+				{"other-job", `{}`, entry}, {"first-job", `{}`, entry},
+				// The same patch is the number of admitted nodes in the integration's entry alone.
+				{"first-job", `{}`, admittedWith(t, "a.com/a", "5")}, {"first-job", `{}`, admittedWith(t, overrides.Manager, "5")},
+				{"first-job", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil},
+				// torchtune's command holds the address of the first pod, and a configuration named by the runtime.
+				{"first-job", tune, nil}, {"other-job", tune, nil},
+				{"other-job", strings.Replace(tune, "llama3_2_1b", "qwen2_5_1.5b", 1), nil},
+			} {
+				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, of.spec)}
+				job.Namespace, job.Name = "ns", of.job
+				want, err := d.Compute(job, &rt, of.entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := m.Compute(d.Rules, job, &rt, of.entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !equality.Semantic.DeepEqual(got.ReplicatedJobs, want.ReplicatedJobs) ||
+					!equality.Semantic.DeepEqual(got.Annotations, want.Annotations) {
+					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name, name, of.job, of.spec, got.ReplicatedJobs,
+						want.ReplicatedJobs)
+				}
+				if (d == dialect.Bundled) != (got.Built == nil) || d != dialect.Bundled && len(got.Built) != len(want.Built) {
+					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name, name,
+						len(got.Built), len(want.Built))
+				}
+			}
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Changed returns runtimePatches if an update changes them in more than their time, nil if it doesn't.
@@ -111,7 +112,8 @@ func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[strin
 	times := map[string]metav1.Time{}
 	for i := range after.Spec.RuntimePatches {
 		entry := &after.Spec.RuntimePatches[i]
-		old := first(before.Spec.RuntimePatches, func(e *trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager })
+		same := func(e *trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager }
+		old := pipeline.Find(before.Spec.RuntimePatches, same)
 		if is := timeOf(old, entry, now, trusted); is != nil {
 			times[fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)] = *is
 		}

@@ -33,15 +33,18 @@ type probed struct {
 }
 
 // Unused returns warnings about the fields of spec.trainer and spec.initializer that a TrainJob sets and that have no
-// effect on the runtime, by what Trainer's plugins make of other values in their place.
-func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
+// effect on the runtime, by what Trainer's plugins make of other values in their place. The integration's entry is none
+// of the entries, because an admission may decide the number of nodes.
+func Unused(
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) []string {
 	other := job.DeepCopy()
 	fields := probeTrainer(&other.Spec.TrainJobSpec, runtime)
 	fields = append(fields, probeInitializers(&other.Spec.TrainJobSpec)...)
 	if len(fields) == 0 {
 		return nil
 	}
-	e, err := Bundled.Compute(other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
+	e, err := Compute(rules, other, runtime, entries)
 	if err != nil {
 		return nil // Check refuses what can't be computed
 	}

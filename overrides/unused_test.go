@@ -1,4 +1,4 @@
-package overrides
+package overrides_test
 
 import (
 	"slices"
@@ -8,6 +8,9 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // settable are TrainJobs that set one field each, by its path.
@@ -77,7 +80,7 @@ func TestUnused(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
 			plain := built(t, "{}", &rt)
 			for path, spec := range settable {
-				warnings := strings.Join(Unused(jobOf(t, spec), &rt), "; ")
+				warnings := strings.Join(dialect.Bundled.Unused(jobOf(t, spec), &rt), "; ")
 				changes := !equality.Semantic.DeepEqual(built(t, spec, &rt), plain) ||
 					name == "flux" && path == "spec.trainer.numProcPerNode" // in a ConfigMap
 				if changes != (warnings == "") {
@@ -108,7 +111,7 @@ func allBut(name string) (paths []string) {
 
 func built(t *testing.T, spec string, rt *trainerapi.TrainingRuntimeSpec) []jobset.ReplicatedJob {
 	t.Helper()
-	e, err := Bundled.Compute(jobOf(t, spec), rt, nil)
+	e, err := dialect.Bundled.Compute(jobOf(t, spec), rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +125,7 @@ func TestUnusedTogether(t *testing.T) {
 	job := jobOf(t, `{trainer: {image: mine, command: [mine], numNodes: 3,
   resourcesPerNode: {limits: {nvidia.com/gpu: 1}}}, initializer: {dataset: {storageUri: 'hf://mine'}}}`)
 	before := job.DeepCopy()
-	warnings := Unused(job, &rt)
+	warnings := dialect.Bundled.Unused(job, &rt)
 	if len(warnings) != 2 || !strings.Contains(warnings[0],
 		"spec.trainer.image, spec.trainer.command, spec.trainer.resourcesPerNode; no ReplicatedJob of it has label") {
 		t.Errorf("got %q", warnings)
@@ -130,10 +133,10 @@ func TestUnusedTogether(t *testing.T) {
 	if !equality.Semantic.DeepEqual(job, before) {
 		t.Error("the TrainJob was changed")
 	}
-	if got := Unused(jobOf(t, "{}"), &rt); got != nil {
+	if got := dialect.Bundled.Unused(jobOf(t, "{}"), &rt); got != nil {
 		t.Errorf("nothing is set: got %q", got)
 	}
-	if got := Unused(job, &trainerapi.TrainingRuntimeSpec{}); got != nil {
+	if got := dialect.Bundled.Unused(job, &trainerapi.TrainingRuntimeSpec{}); got != nil {
 		t.Errorf("a runtime that can't be computed is refused otherwise: got %q", got)
 	}
 }
@@ -142,9 +145,9 @@ func TestUnusedTogether(t *testing.T) {
 // fewer nodes, and stopped, may be resized.
 func TestUnusedWhenAdmitted(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	job := jobOf(t, `{trainer: {numNodes: 8}, runtimePatches: [{manager: `+Manager+`, trainingRuntimeSpec: {template:
-  {spec: {replicatedJobs: [{name: node, template: {metadata: {annotations: {`+NodesAnnotation+`: "3"}}}}]}}}}]}`)
-	if got := Unused(job, &rt); len(got) > 0 {
+	job := jobOf(t, `{trainer: {numNodes: 8}, runtimePatches: [{manager: `+overrides.Manager+`, trainingRuntimeSpec: {template:
+  {spec: {replicatedJobs: [{name: node, template: {metadata: {annotations: {`+overrides.NodesAnnotation+`: "3"}}}}]}}}}]}`)
+	if got := dialect.Bundled.Unused(job, &rt); len(got) > 0 {
 		t.Errorf("got %q", got)
 	}
 }

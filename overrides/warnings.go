@@ -26,7 +26,7 @@ func Warnings(entries []Entry) []string {
 		if entry.Manager == Manager || entry.Manager == "" || entry.Patch == nil {
 			continue
 		}
-		values, err := valuesOf("trainingRuntimeSpec", entry.Patch)
+		values, err := ValuesOf("trainingRuntimeSpec", entry.Patch)
 		if err != nil {
 			continue // the API server refuses what can't be encoded
 		}

@@ -14,6 +14,7 @@ import (
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -148,11 +149,7 @@ func Difference(computed, stored []kueue.PodSet) string {
 }
 
 func names(podSets []kueue.PodSet) []kueue.PodSetReference {
-	all := make([]kueue.PodSetReference, 0, len(podSets))
-	for i := range podSets {
-		all = append(all, podSets[i].Name)
-	}
-	return all
+	return utilslices.Map(podSets, func(p *kueue.PodSet) kueue.PodSetReference { return p.Name })
 }
 
 // fieldOf returns the path of the first field in which two pod specs differ, such as ".containers"; "" if none

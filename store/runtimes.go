@@ -15,6 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // ErrUnknownKind is about a runtimeRef of a kind that nobody serves.
@@ -94,7 +95,7 @@ func (r *Runtimes) Of(ctx context.Context, job *api.TrainJob) (*Choice, error) {
 	if pinned != nil {
 		return &Choice{Spec: pinned, Settings: pinned, Pinned: true}, nil
 	}
-	if hasRun(job, overrides.Bundled) && seenByTrainer(job) {
+	if hasRun(job, dialect.Bundled) && seenByTrainer(job) {
 		snapshot, err := snapshotOf(ctx, r.live, job)
 		if err != nil {
 			return nil, err
@@ -115,7 +116,7 @@ func (r *Runtimes) Of(ctx context.Context, job *api.TrainJob) (*Choice, error) {
 // the runtime as it is now, which Trainer has yet to follow if Outdated is set. Kubeflow Trainer rejects any change of
 // a TrainJob whose runtime is gone, so that it could not be started: that is a *RuntimeError even if there is a
 // snapshot.
-func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer *overrides.Dialect) (*Choice, error) {
+func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer *dialect.Dialect) (*Choice, error) {
 	runtime, err := r.existing(ctx, job)
 	if err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer *o
 }
 
 // hasRun reports whether a TrainJob runs or has run: then it stays on the runtime that it was started on.
-func hasRun(job *api.TrainJob, trainer *overrides.Dialect) bool {
+func hasRun(job *api.TrainJob, trainer *dialect.Dialect) bool {
 	return trainer.Own(job) != nil || !ptr.Deref(job.Spec.Suspend, false)
 }
 

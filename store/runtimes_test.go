@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // torchOf is ClusterTrainingRuntime torch with a number of nodes.
@@ -148,12 +148,12 @@ func TestRuntimesOfKubeflow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := c.stored(t)
 			runtimes := New(s.api(), s.api(), s.clock, false).Runtimes
-			got, err := runtimes.OfKubeflow(t.Context(), storedJob(t, c.job), overrides.Kubeflow23)
+			got, err := runtimes.OfKubeflow(t.Context(), storedJob(t, c.job), dialect.Kubeflow23)
 			c.check(t, got, err)
 			if name == "missing" {
 				return
 			}
-			earlier, err := runtimes.OfKubeflow(t.Context(), storedJob(t, c.job), overrides.Kubeflow22)
+			earlier, err := runtimes.OfKubeflow(t.Context(), storedJob(t, c.job), dialect.Kubeflow22)
 			if err != nil || *earlier.Spec.MLPolicy.NumNodes != 2 || earlier.Snapshot != nil {
 				t.Errorf("earlier Trainers have no snapshots: got %+v, %v", earlier, err)
 			}

@@ -27,6 +27,8 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // FieldManager is the name under which the API server records the integration's writes. Nothing depends on it: any
@@ -150,7 +152,7 @@ func (w *Writer) Stop(ctx context.Context, job *api.TrainJob, why string) error 
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update
 // by another client that dropped the entry has taken the fields from the integration before the webhook restored them,
 // and Kueue's built-in integration may have written them.
-func (w *Writer) Clear(ctx context.Context, trainer *overrides.Dialect, job *api.TrainJob) error {
+func (w *Writer) Clear(ctx context.Context, trainer *dialect.Dialect, job *api.TrainJob) error {
 	own := trainer.Own(job)
 	if own == nil {
 		return nil
@@ -215,7 +217,7 @@ var ErrNotRendered = errors.New("the integration's elements are not in the Train
 	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
 
 // writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
-func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *legacy.Record) ([]any, error) {
 	value, err := record.String()
 	if err != nil {
 		return nil, err
@@ -225,12 +227,12 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 	none.SetNamespace(job.Namespace)
 	none.SetName(job.Name)
 	u := none.DeepCopy()
-	annotate(u, job, overrides.RecordAnnotation, value)
+	annotate(u, job, legacy.RecordAnnotation, value)
 	if err := w.patch(ctx, u, client.MergeFrom(none)); err != nil {
 		return nil, err
 	}
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
+	if err != nil || !record.Rendered(list) {
 		return nil, errors.Join(err, ErrNotRendered)
 	}
 	job.ResourceVersion = u.GetResourceVersion()

@@ -14,6 +14,8 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 const guarded = "test /metadata/uid \"uid\"; replace /metadata/resourceVersion \"7\"; "
@@ -167,7 +169,7 @@ func TestWriterClear(t *testing.T) {
 	job := storedJob(t, "spec: {suspend: true, runtimePatches: [{manager: a.com/a}, "+own+"]}")
 	s := newStored(t, job)
 	before := job.DeepCopy()
-	if err := s.writer(true).Clear(t.Context(), overrides.Bundled, job); err != nil {
+	if err := s.writer(true).Clear(t.Context(), dialect.Bundled, job); err != nil {
 		t.Fatal(err)
 	}
 	s.wantSent("in its place, where it is still ours", guarded+`test /spec/runtimePatches/1/manager `+
@@ -180,11 +182,11 @@ func TestWriterClear(t *testing.T) {
 	if job.ResourceVersion != before.ResourceVersion || len(job.Spec.RuntimePatches) != 2 {
 		t.Error("what was given is not changed")
 	}
-	if err := s.writer(true).Clear(t.Context(), overrides.Bundled, job); !apierrors.IsConflict(err) {
+	if err := s.writer(true).Clear(t.Context(), dialect.Bundled, job); !apierrors.IsConflict(err) {
 		t.Errorf("it has changed since: got %v", err)
 	}
 	s.sent = nil
-	if err := s.writer(true).Clear(t.Context(), overrides.Bundled, storedJob(t, "{}")); err != nil {
+	if err := s.writer(true).Clear(t.Context(), dialect.Bundled, storedJob(t, "{}")); err != nil {
 		t.Errorf("there is nothing to clear: got %v", err)
 	}
 	s.wantSent("there is nothing to clear")
@@ -195,8 +197,8 @@ func TestWriterClearByRecord(t *testing.T) {
 		`'{"field":"podTemplateOverrides","time":"2026-11-23T10:00:00Z",` +
 		`"own":[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"a":"b"}}}],"users":{"podTemplateOverrides":[]}}'}}`
 	job := storedJob(t, record+"\nspec: {suspend: true}")
-	entry := admission.Neutral(overrides.Kubeflow21.Own(job))
-	written, err := overrides.Kubeflow21.Record(job, &entry)
+	entry := admission.Neutral(dialect.Kubeflow21.Own(job))
+	written, err := dialect.Kubeflow21.Record(job, &entry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,14 +218,14 @@ func TestWriterClearByRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStored(t, c.job)
 			s.rendered, s.fail["patch"] = c.rendered, c.fail
-			err := s.writer(false).Clear(t.Context(), overrides.Kubeflow21, c.job.DeepCopy())
+			err := s.writer(false).Clear(t.Context(), dialect.Kubeflow21, c.job.DeepCopy())
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
 			}
 			if len(s.sent) != 1 || !strings.Contains(s.sent[0], `"resourceVersion":"7","uid":"uid"`) {
 				t.Errorf("guarded by UID and version: got %q", s.sent)
 			}
-			if is, err := overrides.RecordOf(s.now()); c.want == "" && (err != nil || is.Time == nil ||
+			if is, err := legacy.RecordOf(s.now()); c.want == "" && (err != nil || is.Time == nil ||
 				!is.Time.Time.Equal(someTime) || is.Users == nil) {
 				t.Errorf("the record has its time, and keeps the users' elements: got %+v, %v", is, err)
 			}
@@ -242,7 +244,7 @@ func TestWriterMigrate(t *testing.T) {
 	}
 	s.wantSent("an API server that serves the previous CRD rejects it", "Strict "+guarded+
 		"remove /metadata/annotations/signalbox.dev~1overrides")
-	if is, err := overrides.RecordOf(s.now()); err != nil || is != nil {
+	if is, err := legacy.RecordOf(s.now()); err != nil || is != nil {
 		t.Errorf("the Record goes: got %+v, %v", is, err)
 	}
 	if !w.Behind(job) {

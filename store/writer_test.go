@@ -19,7 +19,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 func TestBehind(t *testing.T) {
@@ -103,7 +103,7 @@ func TestStartInTwo(t *testing.T) {
 			w := NewWriter(interceptor.NewClient(s.store, writes), s.clock, false)
 			err := w.StartInTwo(t.Context(), &admission.Start{
 				Key: types.NamespacedName{Namespace: "ns", Name: "job"}, UID: "uid", ResourceVersion: "7",
-				Record: &overrides.Record{Field: overrides.PodTemplateOverrides, Own: []any{element}},
+				Record: &legacy.Record{Field: legacy.PodTemplateOverrides, Own: []any{element}},
 			})
 			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 				t.Errorf("%s: got %v", c.reason, err)

@@ -29,6 +29,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
@@ -86,7 +87,7 @@ type Children struct {
 func (b *Builder) Build(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (*Children, error) {
-	a, err := overrides.Bundled.Assemble(job, spec, overrides.Bundled.Entries(job))
+	a, err := overrides.Assemble(dialect.Bundled.Rules, job, spec, dialect.Bundled.Entries(job))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (b *Builder) Build(
 	if err != nil {
 		return nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(job, spec)))
+	leaveOut(js.Spec, overrides.Outlived(built, dialect.Bundled.Done(job, spec)))
 	mountClaims(job.Name, js.Spec)
 	if queued(job) {
 		replaceEnded(js.Spec)
@@ -159,7 +160,7 @@ func replaceEnded(spec *jobsetac.JobSetSpecApplyConfiguration) {
 func (b *Builder) Validate(
 	ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (webhookadmission.Warnings, field.ErrorList) {
-	a, err := overrides.Bundled.Prepare(after, spec, overrides.Bundled.Entries(after))
+	a, err := overrides.Prepare(dialect.Bundled.Rules, after, spec, dialect.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
 	}

@@ -17,7 +17,8 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/trainer/status"
@@ -40,7 +41,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 		return err
 	}
 	if !runtime.Pinned {
-		entries := overrides.EveryEntry(job)
+		entries := legacy.EveryEntry(job)
 		errs := append(r.Limits.CheckSize(job, entries), r.Limits.CheckRuntime(job, runtime.Spec, entries)...)
 		if len(errs) > 0 {
 			return &admission.BlockedError{Reason: trial.ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
@@ -72,7 +73,7 @@ func (r *Reconciler) createJobSet(
 		}
 	}
 	js := children.JobSet
-	status.MarkInitializers(js, overrides.Initializers(job, spec))
+	status.MarkInitializers(js, dialect.Bundled.Initializers(job, spec))
 	skipped, err := r.Gangs.Make(ctx, job, spec, children.Spec, js)
 	if err != nil {
 		return err

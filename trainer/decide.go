@@ -13,7 +13,8 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store/steps"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/status"
@@ -145,7 +146,7 @@ func startable(o *observed) bool {
 // is to be suspended; that the API server rejects this, too, gets it no pods.
 func hasQuota(o *observed) bool {
 	wl := o.workload
-	if wl == nil || admission.IsNeutral(overrides.Bundled.Own(o.job)) {
+	if wl == nil || admission.IsNeutral(dialect.Bundled.Own(o.job)) {
 		return true // Kueue doesn't manage it, or the integration has failed
 	}
 	return workload.IsAdmitted(wl) && workload.IsActive(wl) && !workloadevict.IsEvicted(wl) &&
@@ -155,6 +156,6 @@ func hasQuota(o *observed) bool {
 // forAnotherTrainer reports whether a TrainJob was started for another Trainer, with an entry that the bundled one
 // doesn't read. The integration stops it, and starts it again.
 func forAnotherTrainer(job *api.TrainJob) bool {
-	record, err := overrides.RecordOf(job)
-	return err == nil && overrides.Bundled.Foreign(record)
+	record, err := legacy.RecordOf(job)
+	return err == nil && dialect.Bundled.Foreign(record)
 }

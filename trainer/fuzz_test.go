@@ -10,6 +10,8 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -56,13 +58,13 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return // holds what can't be written, a quantity say
 		}
-		every, entries := overrides.EveryEntry(job), overrides.Bundled.Entries(job)
+		every, entries := legacy.EveryEntry(job), dialect.Bundled.Entries(job)
 		if len(limits.CheckSize(job, every))+len(limits.CheckRuntime(job, runtime, every))+
-			len(overrides.CheckHistoryManagers(job))+len(overrides.CheckEntries(job, entries))+
+			len(legacy.CheckHistoryManagers(job))+len(overrides.CheckEntries(job, entries))+
 			len(overrides.Check(job, runtime, entries)) > 0 {
 			return // refused
 		}
-		effective, err := overrides.Bundled.Compute(job, runtime, entries)
+		effective, err := dialect.Bundled.Compute(job, runtime, entries)
 		if err != nil {
 			return // is never queued
 		}

@@ -37,6 +37,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -201,7 +202,7 @@ func (h *harness) startable(job *api.TrainJob, spec *trainerapi.TrainingRuntimeS
 // effective computes what a TrainJob runs on a runtime.
 func (h *harness) effective(job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) *overrides.Effective {
 	h.t.Helper()
-	e, err := overrides.Bundled.Compute(job, spec, overrides.Bundled.Entries(job))
+	e, err := dialect.Bundled.Compute(job, spec, dialect.Bundled.Entries(job))
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -115,7 +116,7 @@ func precedes(other, job *api.TrainJob) bool {
 // stepsOf returns the ReplicatedJobs of a TrainJob without a JobSet: those that its last admission was for, or else
 // those of its runtime. Its pinned runtime isn't unfolded: whoever has many TrainJobs would have each cost that of all.
 func stepsOf(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]string, error) {
-	if own := overrides.Bundled.Own(job); own != nil {
+	if own := dialect.Bundled.Own(job); own != nil {
 		return overrides.StepsOf(own), nil
 	}
 	if _, pinned := job.Annotations[store.PinAnnotation]; pinned {

@@ -18,6 +18,7 @@ import (
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -58,7 +59,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	job, spec := jobOf(t, "torch", "{}"), runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
-	e, err := overrides.NewMemo(64<<20).Compute(overrides.Bundled, job, spec, overrides.Bundled.Entries(job))
+	e, err := overrides.NewMemo(64<<20).Compute(dialect.Bundled.Rules, job, spec, dialect.Bundled.Entries(job))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 			t.Errorf("queued are %d pods with %s CPUs, want 4 with 7", podSet.Count, cpu)
 		}
 	}
-	whole, err := overrides.Bundled.Compute(job, spec, overrides.Bundled.Entries(job))
+	whole, err := dialect.Bundled.Compute(job, spec, dialect.Bundled.Entries(job))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -61,7 +62,7 @@ func doneOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effectiv
 	}
 	spec := runtime.Template.Spec
 	spec.ReplicatedJobs = effective.ReplicatedJobs
-	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Done(job, runtime)))), ",")
+	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, dialect.Bundled.Done(job, runtime)))), ",")
 }
 
 // needs returns what a TrainJob needs when it is admitted; the claims of the templates that are there are not tried.

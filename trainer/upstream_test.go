@@ -24,7 +24,7 @@ import (
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
@@ -187,7 +187,7 @@ func TestBuiltKeepsTheTrainJobsOwn(t *testing.T) {
 				job.Spec.Trainer = ptr.To(ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{}))
 				job.Spec.Trainer.NumNodes = ptr.To(ptr.Deref(job.Spec.Trainer.NumNodes, 2))
 			}
-			e, err := overrides.Kubeflow23.Compute(job, spec, nil)
+			e, err := dialect.Kubeflow23.Compute(job, spec, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +277,7 @@ func TestQueuedIsBuilt(t *testing.T) {
 			job := jobOf(t, "everything", "{}")
 			fields.RuntimeRef = job.Spec.RuntimeRef
 			job.Spec.TrainJobSpec = *fields.DeepCopy()
-			e, err := overrides.Bundled.Compute(job, spec, nil)
+			e, err := dialect.Bundled.Compute(job, spec, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

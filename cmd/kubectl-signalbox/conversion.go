@@ -19,14 +19,15 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // conversion is that of one TrainJob.
 type conversion struct {
 	before    *api.TrainJob
 	converted *unstructured.Unstructured
-	plan      *overrides.Conversion // nil where there is nothing to convert
-	hadWord   bool                  // whether the number of processes is a string
+	plan      *legacy.Conversion // nil where there is nothing to convert
+	hadWord   bool               // whether the number of processes is a string
 	changes   []string
 	lost      []string
 }
@@ -34,13 +35,13 @@ type conversion struct {
 const numProcPerNode = "numProcPerNode"
 
 // elementFields are the fields of a spec with elements of overrides.
-var elementFields = []string{overrides.PodTemplateOverrides, overrides.PodSpecOverrides, overrides.TemplateOverrides}
+var elementFields = []string{legacy.PodTemplateOverrides, legacy.PodSpecOverrides, legacy.TemplateOverrides}
 
 // converted are the fields of a spec that a conversion may change.
 var converted = slices.Concat(elementFields, []string{"labels", "annotations", overrides.RuntimePatches})
 
 // decide fills in the conversion of a TrainJob, which it changes.
-func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Reader) error {
+func (c *conversion) decide(u *unstructured.Unstructured, d legacy.Reader) error {
 	if err := c.takeWord(u); err != nil {
 		return err
 	}
@@ -58,10 +59,10 @@ func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Reader) er
 		}
 	}
 	c.lost = append(c.lost, uncarried(&c.before.Spec)...)
-	if err != nil || !overrides.Needed(c.before) {
+	if err != nil || !legacy.Needed(c.before) {
 		return err
 	}
-	if c.plan, err = overrides.Convert(d, c.before); err != nil {
+	if c.plan, err = legacy.Convert(d, c.before); err != nil {
 		return err
 	}
 	c.changes = append(c.changes, c.plan.Changes...)
@@ -182,8 +183,8 @@ func templateIn(list *kyaml.RNode, manager string) *kyaml.RNode {
 	for _, entry := range list.Content() {
 		e := kyaml.NewRNode(entry)
 		name := scalar(e, "manager")
-		if name == manager || name == manager+overrides.HistorySuffix ||
-			manager == "" && strings.HasPrefix(name, overrides.ConvertedManager) {
+		if name == manager || name == manager+legacy.HistorySuffix ||
+			manager == "" && strings.HasPrefix(name, legacy.ConvertedManager) {
 			return value(e, "trainingRuntimeSpec", "template")
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -69,7 +69,7 @@ func convertCommand(c *cli) *cobra.Command {
 
 // converter converts files of manifests. It counts what was lost, and the TrainJobs that the cluster refused.
 type converter struct {
-	dialect overrides.Reader
+	dialect legacy.Reader
 	known   runtimes
 	cluster *session // nil without --server-dry-run
 	streams genericiooptions.IOStreams
@@ -83,7 +83,7 @@ func convert(ctx context.Context, o options, cluster *session, streams genericio
 	if err != nil {
 		return err
 	}
-	c := &converter{dialect: overrides.Manifests(o.strategic), known: runtimes{}, cluster: cluster, streams: streams}
+	c := &converter{dialect: legacy.Manifests(o.strategic), known: runtimes{}, cluster: cluster, streams: streams}
 	for _, f := range files {
 		if err := c.known.collect(f); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -187,6 +187,6 @@ func (c *converter) compare(ctx context.Context, job *conversion) (lost, notes [
 		}
 		return lost, notes, nil
 	}
-	different, err := overrides.Differences(c.dialect, job.before, job.plan, rt)
+	different, err := legacy.Differences(c.dialect, job.before, job.plan, rt)
 	return append(lost, different...), nil, err
 }

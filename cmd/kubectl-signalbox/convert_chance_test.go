@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // chance generates manifests from a seed.
@@ -169,7 +169,7 @@ func (c chance) commented(doc string) (text string, comments []string) {
 // TestConvertKeepsComments converts generated manifests with comments everywhere. Each comment is in what is written,
 // which says the same as without comments.
 func TestConvertKeepsComments(t *testing.T) {
-	d := overrides.Manifests(false)
+	d := legacy.Manifests(false)
 	for seed := range uint64(300) {
 		c := chance{rand.New(rand.NewPCG(seed, 7))}
 		doc := c.manifest("job")

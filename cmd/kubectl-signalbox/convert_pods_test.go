@@ -21,7 +21,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -63,7 +64,7 @@ func (p pods) of(t testing.TB, job *api.TrainJob) any {
 // merged returns what a TrainJob in any shape makes of the runtime.
 func (p pods) merged(t testing.TB, job *api.TrainJob, strategic bool) any {
 	t.Helper()
-	d := &overrides.Dialect{Rules: overrides.Kubeflow23.Rules, Reader: overrides.Manifests(strategic)}
+	d := &dialect.Dialect{Rules: dialect.Kubeflow23.Rules, Reader: legacy.Manifests(strategic)}
 	e, err := d.Compute(job, p.runtime, d.Entries(job))
 	if err != nil {
 		return err.Error()
@@ -144,7 +145,7 @@ func TestConvertGuides(t *testing.T) {
 		}
 		for i := range before {
 			seen++
-			if overrides.Needed(after[i]) || !overrides.Needed(before[i]) {
+			if legacy.Needed(after[i]) || !legacy.Needed(before[i]) {
 				t.Errorf("%s: TrainJob %s is not converted", path, before[i].Name)
 			}
 			was, is := p.of(t, before[i]), p.of(t, after[i])
@@ -188,7 +189,7 @@ func TestConvertGivesTheSamePods(t *testing.T) {
 				t.Fatalf("seed %d: %v\n%s", seed, err, in)
 			}
 			before, after := jobsOf(t, in)[0], jobsOf(t, out)[0]
-			if overrides.Needed(after) {
+			if legacy.Needed(after) {
 				t.Fatalf("seed %d: something is left:\n%s", seed, out)
 			}
 			was, is := p.merged(t, before, strategic), p.merged(t, after, strategic)

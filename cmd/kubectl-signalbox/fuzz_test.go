@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, and that what
@@ -37,7 +37,7 @@ func FuzzRewrite(f *testing.F) {
 			t.Fatalf("split and joined, %q is %q", doc, got)
 		}
 		for _, strategic := range []bool{true, false} {
-			text, jobs, err := rewrite(doc, overrides.Manifests(strategic))
+			text, jobs, err := rewrite(doc, legacy.Manifests(strategic))
 			if err != nil {
 				return
 			}
@@ -51,12 +51,12 @@ func FuzzRewrite(f *testing.F) {
 			if lost := lostComments(t, doc, text); len(lost) > 0 {
 				t.Fatalf("comments are lost: %q of\n%s\nin\n%s", lost, doc, text)
 			}
-			_, again, err := rewrite(text, overrides.Manifests(strategic))
+			_, again, err := rewrite(text, legacy.Manifests(strategic))
 			if err != nil {
 				t.Fatalf("what was converted can't be read: %v\n%s", err, text)
 			}
 			for i, job := range again {
-				if overrides.Needed(job.before) {
+				if legacy.Needed(job.before) {
 					t.Fatalf("something is left:\n%s", text)
 				}
 				if plan := jobs[i].plan; plan != nil &&

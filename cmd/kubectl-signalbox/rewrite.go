@@ -8,12 +8,12 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // rewrite converts the TrainJobs of a document. It changes only the lines of the fields that it converts; a document
 // in flow style is written in block style first.
-func rewrite(doc string, d overrides.Reader) (text string, jobs []*conversion, err error) {
+func rewrite(doc string, d legacy.Reader) (text string, jobs []*conversion, err error) {
 	lines := strings.ReplaceAll(doc, "\r\n", "\n") // the library loses comments before other ends of lines
 	text, jobs, err = rewriteLines(lines, d)
 	if errors.Is(err, errNotOnLines) {
@@ -32,7 +32,7 @@ func rewrite(doc string, d overrides.Reader) (text string, jobs []*conversion, e
 
 // rewriteLines converts the TrainJobs of a document in block style. It makes each change in the lines and in the tree,
 // and compares what the two say.
-func rewriteLines(doc string, d overrides.Reader) (string, []*conversion, error) {
+func rewriteLines(doc string, d legacy.Reader) (string, []*conversion, error) {
 	root, err := parse(doc)
 	if err != nil {
 		return "", nil, err
@@ -58,7 +58,7 @@ func rewriteLines(doc string, d overrides.Reader) (string, []*conversion, error)
 }
 
 // convertNode converts a TrainJob in the tree, and returns the edits that do so in the lines.
-func convertNode(lines []string, node *kyaml.RNode, d overrides.Reader) (*conversion, []edit, error) {
+func convertNode(lines []string, node *kyaml.RNode, d legacy.Reader) (*conversion, []edit, error) {
 	for _, n := range nodesOf(node.YNode()) {
 		if n.Kind == kyaml.AliasNode || n.Anchor != "" || n.Tag == kyaml.MergeTag {
 			return nil, nil, fmt.Errorf("line %d has an anchor, an alias or a merge key of YAML, which would not survive; "+

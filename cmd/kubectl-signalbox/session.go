@@ -26,7 +26,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // fieldOwner is the name under which the plugin writes.
@@ -45,7 +45,7 @@ type session struct {
 	// gated is set when simulations run with the cluster's feature gates.
 	gated bool
 	// trainer is the cluster's; nil if it hasn't been asked for yet.
-	trainer *overrides.Dialect
+	trainer *dialect.Dialect
 }
 
 // newSession connects to the cluster that the flags name.
@@ -183,7 +183,7 @@ func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, err
 
 // dialect returns what the cluster's Trainer makes of a TrainJob: the bundled one, if the user may not read which one
 // that is.
-func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
+func (s *session) dialect(ctx context.Context) (*dialect.Dialect, error) {
 	if s.trainer != nil {
 		return s.trainer, nil
 	}
@@ -194,7 +194,7 @@ func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
 	}
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-		s.trainer, err = overrides.Bundled, nil
+		s.trainer, err = dialect.Bundled, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading CRD %s: %w", installed.TrainJobCRD, err)
 	default:

@@ -29,6 +29,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -212,7 +213,7 @@ func (s *session) simulatedWorkload(
 
 // podSetsOf returns the PodSets of a TrainJob on a runtime, with the least that it may be admitted with.
 func podSetsOf(
-	trainer *overrides.Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
+	trainer *dialect.Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) ([]kueue.PodSet, error) {
 	others := trainer.Others(job)
 	effective, err := trainer.Compute(job, runtime, others)

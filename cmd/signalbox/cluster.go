@@ -15,7 +15,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
@@ -49,7 +49,7 @@ func connect(limits configapi.ClientConnection) (*connection, error) {
 // found is what a cluster adds to the configuration.
 type found struct {
 	// dialect is how the Trainer takes overrides.
-	dialect *overrides.Dialect
+	dialect *dialect.Dialect
 	// kueue is the configuration's settings, with what Kueue's own says of the rest.
 	kueue    *configapi.Kueue
 	releases installed.Releases
@@ -77,7 +77,7 @@ func checkCluster(ctx context.Context, cluster *connection, config *configapi.Co
 	is, err := findKueue(ctx, cluster, config, installed.Newest())
 	var missing error
 	if *config.Trainer.Enabled {
-		is.dialect, missing = overrides.Bundled, trainer.Check(ctx, cluster.reader, avoid.PolicyOf(config.Nodes))
+		is.dialect, missing = dialect.Bundled, trainer.Check(ctx, cluster.reader, avoid.PolicyOf(config.Nodes))
 	} else {
 		is.dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 	}

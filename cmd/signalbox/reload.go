@@ -19,7 +19,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // reloadInterval is how often the configuration file is read. A mounted ConfigMap changes by a symbolic link's, which
@@ -144,7 +144,7 @@ func followKueue(
 }
 
 // followTrainer returns errChanged when the TrainJobs' CRD is that of another Trainer.
-func followTrainer(ctx context.Context, informers cache.Informers, running *overrides.Dialect) error {
+func followTrainer(ctx context.Context, informers cache.Informers, running *dialect.Dialect) error {
 	if other, err := installed.AwaitOther(ctx, informers, running); err != nil || !other {
 		return err
 	}

@@ -56,11 +56,9 @@ func run(path string) error {
 		for _, file := range p.Syntax {
 			r.constants(p, file)
 			ast.Inspect(file, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.CallExpr:
-					r.metric(p, n)
-				case *ast.CompositeLit:
-					r.event(p, n)
+				if call, ok := n.(*ast.CallExpr); ok {
+					r.metric(p, call)
+					r.event(p, call)
 				}
 				return true
 			})
@@ -114,11 +112,13 @@ func (r *reference) constant(c *types.Const, doc string) {
 }
 
 // event adds a row of the table of package events.
-func (r *reference) event(p *packages.Package, row *ast.CompositeLit) {
-	if p.PkgPath != module+"store/events" || len(row.Elts) != 4 {
+func (r *reference) event(p *packages.Package, row *ast.CallExpr) {
+	f, ok := row.Fun.(*ast.Ident)
+	if !ok || p.PkgPath != module+"store/events" || len(row.Args) != 3 {
 		return
 	}
-	kind, reason, note := text(p, row.Elts[0]), text(p, row.Elts[1]), text(p, row.Elts[3])
+	kind := map[string]string{"normal": "Normal", "warning": "Warning"}[f.Name]
+	reason, note := text(p, row.Args[0]), text(p, row.Args[2])
 	if kind == "" || reason == "" {
 		return // a reason of Blocked, which has a table of its own
 	}

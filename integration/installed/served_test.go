@@ -19,7 +19,7 @@ import (
 	clientstesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // kindsServed serves some kinds, and a group only where it has one.
@@ -108,7 +108,7 @@ func TestFindTrainer(t *testing.T) {
 	}
 	crd := crdOf(t, "{podSpecOverrides: {}}")
 	found := fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd).Build()
-	if d, err := FindTrainer(t.Context(), found); err != nil || d != overrides.Kubeflow20 {
+	if d, err := FindTrainer(t.Context(), found); err != nil || d != dialect.Kubeflow20 {
 		t.Errorf("got %v, %v", d, err)
 	}
 	unknown := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()

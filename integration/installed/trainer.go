@@ -13,45 +13,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // TrainJobCRD is the CRD that shows which Trainer is installed.
 const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
-// DialectOf returns how the Trainer that a CRD is of takes overrides.
-func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
-	spec := specOf(crd, trainerapi.GroupVersion.Version)
-	if hasField(spec, gracePeriod) {
-		return overrides.Kubeflow23, nil
+// DialectOf returns how the Kubeflow Trainer that a CRD is of takes overrides.
+func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
+	d, err := dialect.Kubeflow(fieldsOf(crd))
+	if err != nil {
+		return nil, fmt.Errorf("CRD %s %w", crd.Name, err)
 	}
-	for _, d := range []*overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
-		if _, found := spec[d.Field]; found {
-			return d, nil
-		}
-	}
-	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
-		"v2.3; install one of these",
-		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
+	return d, nil
 }
 
-// TrainerOf does the same for the CRD of any Trainer. The bundled Trainer's alone has two kinds of overrides.
-func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
-	spec := specOf(crd, trainerapi.GroupVersion.Version)
-	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{overrides.PodTemplateOverrides}) {
-		return overrides.Bundled, nil
+// TrainerOf does the same for the CRD of any Trainer.
+func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*dialect.Dialect, error) {
+	if dialect.IsBundled(fieldsOf(crd)) {
+		return dialect.Bundled, nil
 	}
 	return DialectOf(crd)
 }
 
-// gracePeriod is what runtimePatches can set of a pod since Kubeflow Trainer v2.3.
-var gracePeriod = []string{
-	overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template",
-	"spec", "terminationGracePeriodSeconds",
+// fieldsOf reports which fields the spec of a CRD's TrainJobs has, by their paths.
+func fieldsOf(crd *apiextensionsv1.CustomResourceDefinition) func(path ...string) bool {
+	spec := specOf(crd, trainerapi.GroupVersion.Version)
+	return func(path ...string) bool { return hasField(spec, path) }
 }
 
 // FindTrainer returns how the installed Kubeflow Trainer takes overrides.
-func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect, error) {
+func FindTrainer(ctx context.Context, reader client.Reader) (*dialect.Dialect, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
 		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
@@ -64,26 +56,26 @@ func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect,
 
 // AwaitOther returns when the TrainJobs' CRD is that of another Trainer than the one that runs, or when ctx ends. A CRD
 // of no Trainer that is known is only logged. The process is to end then.
-func AwaitOther(ctx context.Context, informers cache.Informers, running *overrides.Dialect) (other bool, err error) {
+func AwaitOther(ctx context.Context, informers cache.Informers, running *dialect.Dialect) (other bool, err error) {
 	informer, err := informers.GetInformer(ctx, &apiextensionsv1.CustomResourceDefinition{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return false, fmt.Errorf("watching CRD %s: %w", TrainJobCRD, err)
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("crd", TrainJobCRD)
-	found := make(chan *overrides.Dialect, 1)
+	found := make(chan *dialect.Dialect, 1)
 	look := func(object any) {
 		crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok || crd.Name != TrainJobCRD {
 			return
 		}
-		dialect, err := DialectOf(crd)
+		d, err := DialectOf(crd)
 		if err != nil {
 			log.Error(err, "The installed Trainer isn't known; TrainJobs are started as with the previous one")
 			return
 		}
-		if dialect != running {
+		if d != running {
 			select {
-			case found <- dialect:
+			case found <- d:
 			default: // one is enough
 			}
 		}
@@ -96,8 +88,8 @@ func AwaitOther(ctx context.Context, informers cache.Informers, running *overrid
 	select {
 	case <-ctx.Done():
 		return false, nil
-	case dialect := <-found:
-		log.Info("Another Trainer is installed", "trainer", dialect.Name, "previous", running.Name)
+	case d := <-found:
+		log.Info("Another Trainer is installed", "trainer", d.Name, "previous", running.Name)
 		return true, nil
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // crdOf is a CRD with the fields, each given by the path to it.
@@ -48,15 +48,15 @@ var errDown = errors.New("the API server is down")
 func TestDialectOf(t *testing.T) {
 	cases := map[string]struct {
 		reason, schema string
-		want           *overrides.Dialect
+		want           *dialect.Dialect
 		problem        string
 	}{
 		"v2.3": {"its patches have a grace period", patchesWith("terminationGracePeriodSeconds"),
-			overrides.Kubeflow23, ""},
-		"v2.2":             {"its patches have none", patchesWith("nodeSelector"), overrides.Kubeflow22, ""},
-		"v2.2, unheard of": {"a schema that doesn't go as deep has none", "{runtimePatches: {}}", overrides.Kubeflow22, ""},
-		"v2.1":             {"by its field", "{podTemplateOverrides: {}, labels: {}}", overrides.Kubeflow21, ""},
-		"v2.0":             {"by its field", "{podSpecOverrides: {}}", overrides.Kubeflow20, ""},
+			dialect.Kubeflow23, ""},
+		"v2.2":             {"its patches have none", patchesWith("nodeSelector"), dialect.Kubeflow22, ""},
+		"v2.2, unheard of": {"a schema that doesn't go as deep has none", "{runtimePatches: {}}", dialect.Kubeflow22, ""},
+		"v2.1":             {"by its field", "{podTemplateOverrides: {}, labels: {}}", dialect.Kubeflow21, ""},
+		"v2.0":             {"by its field", "{podSpecOverrides: {}}", dialect.Kubeflow20, ""},
 		"another": {"it can't be worked with", "{suspend: {}}", nil,
 			"it is of no Kubeflow Trainer from v2.0 to v2.3; install one of these"},
 	}
@@ -84,7 +84,7 @@ func TestDialectOf(t *testing.T) {
 	if err := yaml.Unmarshal(text, shipped); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := DialectOf(shipped); err != nil || d != overrides.Kubeflow23 {
+	if d, err := DialectOf(shipped); err != nil || d != dialect.Kubeflow23 {
 		t.Errorf("v2.3.0 is known by its own CRD: %v %v", d, err)
 	}
 }
@@ -99,9 +99,9 @@ func TestTrainerOf(t *testing.T) {
 	if err := yaml.Unmarshal(text, bundled); err != nil {
 		t.Fatal(err)
 	}
-	for crd, want := range map[*apiextensionsv1.CustomResourceDefinition]*overrides.Dialect{
-		bundled: overrides.Bundled, crdOf(t, patchesWith("terminationGracePeriodSeconds")): overrides.Kubeflow23,
-		crdOf(t, "{podTemplateOverrides: {}}"): overrides.Kubeflow21,
+	for crd, want := range map[*apiextensionsv1.CustomResourceDefinition]*dialect.Dialect{
+		bundled: dialect.Bundled, crdOf(t, patchesWith("terminationGracePeriodSeconds")): dialect.Kubeflow23,
+		crdOf(t, "{podTemplateOverrides: {}}"): dialect.Kubeflow21,
 	} {
 		if got, err := TrainerOf(crd); err != nil || got != want {
 			t.Errorf("got %v, %v, want %s", got, err, want.Name)
@@ -127,7 +127,7 @@ func TestAwaitOther(t *testing.T) {
 		ended, begun := make(chan result, 1), make(chan struct{})
 		go func() {
 			close(begun)
-			other, err := AwaitOther(ctx, informers, overrides.Kubeflow21)
+			other, err := AwaitOther(ctx, informers, dialect.Kubeflow21)
 			ended <- result{other, err}
 		}()
 		<-begun

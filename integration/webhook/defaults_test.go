@@ -11,14 +11,14 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // withMultiKueue makes queue "away" lead to other clusters, "checked" to a check of another kind, "broken" to a
 // ClusterQueue that isn't there.
 func withMultiKueue(t *testing.T, listed bool) *harness {
 	t.Helper()
-	h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = &listed })
+	h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) { c.Kueue.MultiKueue = &listed })
 	for name, controller := range map[string]string{
 		"multikueue": kueue.MultiKueueControllerName, "zones": "example.com/z",
 	} {
@@ -85,7 +85,7 @@ func TestDefaultManagedBy(t *testing.T) {
 
 // TestUser holds that a TrainJob says who created it, whatever is sent, and that nobody changes that.
 func TestUser(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) { c.Usage.Enabled = true })
+	h := newHarness(t, dialect.Bundled, func(c *configapi.Configuration) { c.Usage.Enabled = true })
 	mine, forged := newTrainJob(), newTrainJob()
 	forged.Annotations = map[string]string{api.UserAnnotation: "another"}
 	owned := forged.DeepCopy()
@@ -115,7 +115,7 @@ func TestUser(t *testing.T) {
 		if !answer.Allowed || c.want == "" && len(got) > 0 || c.want != "" && !slices.Equal(got, []string{c.want}) {
 			t.Errorf("%s: got %v, want %q", name, got, c.want)
 		}
-		off := newHarness(t, overrides.Bundled)
+		off := newHarness(t, dialect.Bundled)
 		got = slices.DeleteFunc(patches(t, off.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))),
 			func(p string) bool { return !strings.Contains(p, "annotations") })
 		if len(got) > 0 {
@@ -128,16 +128,16 @@ func TestUser(t *testing.T) {
 // grow where none does. With the bundled Trainer, its own webhook knows that.
 func TestWarnedBesideKubeflow(t *testing.T) {
 	for _, c := range []struct {
-		trainer           *overrides.Dialect
+		trainer           *dialect.Dialect
 		annotation, value string
 		warns             int
 		says              string
 	}{
-		{overrides.Bundled, api.StalledAfterAnnotation, "30m", 0, ""},
-		{overrides.Kubeflow23, api.StalledAfterAnnotation, "30m", 1, "needs the bundled Trainer with trainer.progress"},
-		{overrides.Bundled, api.GrowAnnotation, "true", 0, ""},
-		{overrides.Kubeflow23, api.GrowAnnotation, "true", 1, "it needs the Trainer that Signalbox bundles"},
-		{overrides.Kubeflow23, api.GrowAnnotation, "false", 0, ""},
+		{dialect.Bundled, api.StalledAfterAnnotation, "30m", 0, ""},
+		{dialect.Kubeflow23, api.StalledAfterAnnotation, "30m", 1, "needs the bundled Trainer with trainer.progress"},
+		{dialect.Bundled, api.GrowAnnotation, "true", 0, ""},
+		{dialect.Kubeflow23, api.GrowAnnotation, "true", 1, "it needs the Trainer that Signalbox bundles"},
+		{dialect.Kubeflow23, api.GrowAnnotation, "false", 0, ""},
 	} {
 		h := newHarness(t, c.trainer)
 		job := newTrainJob()

@@ -42,7 +42,7 @@ func FuzzWebhook(f *testing.F) {
 	}
 	limits := review.LimitsFor(256<<10, 1000)
 	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Limits: limits}
-	reviews := Keyed(overrides.Kubeflow23)
+	reviews := Keyed("Kubeflow Trainer")
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		rq, err := reader.Read(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update,

@@ -31,6 +31,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -40,20 +41,20 @@ const (
 	self = "system:serviceaccount:signalbox:signalbox"
 )
 
-var trainers = map[string]*overrides.Dialect{
-	"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23, "v2.2": overrides.Kubeflow22,
-	"v2.1": overrides.Kubeflow21, "v2.0": overrides.Kubeflow20,
+var trainers = map[string]*dialect.Dialect{
+	"bundled": dialect.Bundled, "v2.3": dialect.Kubeflow23, "v2.2": dialect.Kubeflow22,
+	"v2.1": dialect.Kubeflow21, "v2.0": dialect.Kubeflow20,
 }
 
 // reviewsOf returns the reviews for a Trainer.
-func reviewsOf(d *overrides.Dialect) Reviews {
+func reviewsOf(d *dialect.Dialect) Reviews {
 	switch {
-	case d == overrides.Bundled:
+	case d == dialect.Bundled:
 		return Bundled()
 	case d.Keyed():
-		return Keyed(d)
+		return Keyed(d.Name)
 	}
-	return Lists(d)
+	return Lists(d.List)
 }
 
 var scheme = func() *runtime.Scheme {
@@ -77,7 +78,7 @@ type harness struct {
 }
 
 // newHarness returns one for a Trainer. Users are recorded if the change turns usage on.
-func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Configuration)) *harness {
+func newHarness(t *testing.T, d *dialect.Dialect, change ...func(*configapi.Configuration)) *harness {
 	t.Helper()
 	config := configapi.Default()
 	for _, c := range change {

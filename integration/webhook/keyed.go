@@ -183,13 +183,14 @@ func replacements(path string, sent, written any) []jsonpatch.Operation {
 	return operations
 }
 
-// Keyed returns the reviews for a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
-func Keyed(dialect *overrides.Dialect) Reviews { return keyedKubeflow{Dialect: dialect} }
+// Keyed returns the reviews for a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later. The
+// name is the Trainer's, for messages.
+func Keyed(name string) Reviews { return keyedKubeflow{name: name} }
 
 type keyedKubeflow struct {
 	keyed
 	ofKubeflow
-	*overrides.Dialect
+	name string
 }
 
 // CheckSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
@@ -198,7 +199,7 @@ func (t keyedKubeflow) CheckSize(rq *review.Request) field.ErrorList {
 	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
 		return errs
 	}
-	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
+	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.name+
 		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
 }
 

@@ -10,6 +10,8 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
@@ -120,4 +122,18 @@ func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request 
 		t.Fatal(err)
 	}
 	return rq
+}
+
+// TestCompleteOwn holds that the integration's own update is completed for a Trainer with a list alone: its Record
+// becomes elements.
+func TestCompleteOwn(t *testing.T) {
+	of := func(annotations string) string { return `{"metadata":{` + annotations + `},"spec":{"suspend":true}}` }
+	started := of(`"annotations":{"` + legacy.RecordAnnotation + `":"{\"field\":\"podTemplateOverrides\",\"own\":` +
+		`[{\"targetJobs\":[{\"name\":\"node\"}]}]}"}`)
+	for d, want := range map[*dialect.Dialect]int{dialect.Kubeflow23: 0, dialect.Kubeflow21: 1} {
+		operations, err := reviewsOf(d).CompleteOwn(requestOf(t, true, of(""), started))
+		if err != nil || len(operations) != want {
+			t.Errorf("%s: got %v, %v, want %d of them", d.Name, operations, err, want)
+		}
+	}
 }

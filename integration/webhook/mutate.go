@@ -17,7 +17,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
@@ -33,7 +33,7 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		return patched(w.Reviews.CompleteOwn(rq))
 	}
 	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
-		if errs := w.Limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
+		if errs := w.Limits.CheckSize(rq.New, legacy.EveryEntry(rq.New)); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -54,7 +55,7 @@ type Reviews interface {
 }
 
 // own are the integration's annotations. Nobody else may add, change or remove them.
-var own = []string{store.PinAnnotation, overrides.RecordAnnotation}
+var own = []string{store.PinAnnotation, legacy.RecordAnnotation}
 
 // ofKubeflow is what is the same for all releases of Kubeflow Trainer.
 type ofKubeflow struct{}

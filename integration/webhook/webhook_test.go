@@ -23,6 +23,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -91,7 +93,7 @@ func TestMutate(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			answer := newHarness(t, overrides.Bundled).ask("/mutate-trainjob", c.user, c.old, c.sent)
+			answer := newHarness(t, dialect.Bundled).ask("/mutate-trainjob", c.user, c.old, c.sent)
 			if got := patches(t, answer); !answer.Allowed || !slices.Equal(got, c.want) {
 				t.Errorf("%s: got %q, %v", c.reason, got, answer.Result)
 			}
@@ -136,7 +138,7 @@ func TestValidate(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled, func(config *configapi.Configuration) {
+			h := newHarness(t, dialect.Bundled, func(config *configapi.Configuration) {
 				config.Kueue.OwnerKinds = []string{"JobSet.v1alpha2.jobset.x-k8s.io"}
 			})
 			answer := h.ask("/validate-trainjob", c.user, c.old, c.sent)
@@ -148,7 +150,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestMalformed(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	for _, path := range []string{"/mutate-trainjob", "/validate-trainjob", "/mutate-workload"} {
 		for _, pair := range [][2]string{{"", "{"}, {"{", manifest(queued, waiting)}, {manifest(queued, waiting),
 			`{"spec":{"active":1}}`}, {manifest(queued, waiting), `{"spec":{"suspend":1}}`}} {
@@ -168,22 +170,22 @@ func TestMalformed(t *testing.T) {
 
 func TestLists(t *testing.T) {
 	const list = `[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"disk":"fast"}}}]`
-	for field, d := range map[string]*overrides.Dialect{
-		"podTemplateOverrides": overrides.Kubeflow21, "podSpecOverrides": overrides.Kubeflow20,
+	for field, d := range map[string]*dialect.Dialect{
+		"podTemplateOverrides": dialect.Kubeflow21, "podSpecOverrides": dialect.Kubeflow20,
 	} {
 		h := newHarness(t, d)
 		answer := h.ask("/mutate-trainjob", "user", "", manifest(queued, waiting+`,"`+field+`":`+list))
-		if got := strings.Join(patches(t, answer), " "); !strings.Contains(got, overrides.RecordAnnotation) ||
+		if got := strings.Join(patches(t, answer), " "); !strings.Contains(got, legacy.RecordAnnotation) ||
 			!strings.Contains(got, "fast") {
 			t.Errorf("%s: what users say is recorded: got %s", field, got)
 		}
-		old := manifest(annotated(queued, overrides.RecordAnnotation, "{}"), waiting)
+		old := manifest(annotated(queued, legacy.RecordAnnotation, "{}"), waiting)
 		got := strings.Join(patches(t, h.ask("/mutate-trainjob", "user", old, manifest(queued, waiting))), " ")
 		if strings.Contains(got, "/spec/"+field) {
 			t.Errorf("%s: an empty Record says nothing: got %s", field, got)
 		}
 		forged := h.ask("/mutate-trainjob", "user", manifest(queued, waiting), manifest(annotated(queued,
-			overrides.RecordAnnotation, "x"), waiting))
+			legacy.RecordAnnotation, "x"), waiting))
 		if got := strings.Join(patches(t, forged), " "); !strings.HasPrefix(got, "remove /metadata/annotations/") {
 			t.Errorf("%s: nobody else writes the Record: got %s", field, got)
 		}
@@ -210,7 +212,7 @@ func TestMutateWorkload(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			answer := newHarness(t, overrides.Bundled).ask("/mutate-workload", c.user, c.old, c.sent)
+			answer := newHarness(t, dialect.Bundled).ask("/mutate-workload", c.user, c.old, c.sent)
 			got := strings.Join(patches(t, answer), "\n")
 			if !answer.Allowed || len(answer.Patches) != c.want || c.want > 0 && !strings.Contains(got,
 				api.DeactivateAnnotation) {
@@ -221,7 +223,7 @@ func TestMutateWorkload(t *testing.T) {
 }
 
 func TestDefaultQueue(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	h.create(&kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "default"}})
 	const suspend = "add /spec/suspend true"
 	for sent, want := range map[string]string{
@@ -291,7 +293,7 @@ func TestChangedLabels(t *testing.T) {
 			map[string]string{constants.QueueLabel: "Team_A"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
+			h := newHarness(t, dialect.Bundled)
 			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
 			job := newTrainJob()
 			maps.Copy(job.Labels, c.has)
@@ -306,7 +308,7 @@ func TestChangedLabels(t *testing.T) {
 }
 
 func TestEviction(t *testing.T) {
-	h := newHarness(t, overrides.Bundled)
+	h := newHarness(t, dialect.Bundled)
 	job := newTrainJob()
 	job.UID = "job"
 	js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "job", UID: "set",

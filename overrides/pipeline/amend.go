@@ -21,11 +21,11 @@ func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs
 	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
 	launches := func(rj *jobset.ReplicatedJob) bool { return isLauncher(policy, replicatedJobs, rj) }
-	if find(replicatedJobs, launches) != nil {
+	if Find(replicatedJobs, launches) != nil {
 		if n := Nodes(policy); n > 1 {
 			trainer.NumNodes = cmp.Or(trainer.NumNodes, &n)
 		}
-		if node := NodeContainer(find(replicatedJobs, named(constants.Node))); node != nil {
+		if node := NodeContainer(Find(replicatedJobs, named(constants.Node))); node != nil {
 			node.Image = ptr.Deref(trainer.Image, node.Image)
 			setEnv(node, trainer.Env)
 		}
@@ -38,7 +38,7 @@ func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs
 // countedContainer returns the container by whose resources processes are counted: of MPI's nodes, or else of the
 // trainer step. It is nil if there is none.
 func countedContainer(policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) *corev1.Container {
-	return NodeContainer(find(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
+	return NodeContainer(Find(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
 		return isTrainingNode(replicatedJobs, rj, policy) && !isLauncher(policy, replicatedJobs, rj)
 	}))
 }

@@ -12,6 +12,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
@@ -51,7 +52,7 @@ template:
 func nodeOf(t *testing.T, spec, runtime, name string) (*overrides.Effective, *corev1.Container) {
 	t.Helper()
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
-	e, err := overrides.Bundled.Compute(jobOf(t, spec), &rt, nil)
+	e, err := dialect.Bundled.Compute(jobOf(t, spec), &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,13 +209,13 @@ func TestResourcesWithoutPolicy(t *testing.T) {
 func TestResourcesPerNode(t *testing.T) {
 	const has, asNode = "{requests: {cpu: 1, memory: 1Gi}}", "{mpi: {runLauncherAsNode: true}}"
 	for name, c := range map[string]struct {
-		dialect        *overrides.Dialect
+		dialect        *dialect.Dialect
 		node, launcher string
 	}{
-		"merged since v2.3":             {overrides.Kubeflow23, "8 1Gi", "8 1Gi"},
-		"replaced before":               {overrides.Kubeflow21, "8 0", "8 0"},
-		"replaced, the launcher's only": {overrides.Kubeflow20, "1 1Gi", "8 0"},
-		"merged by the bundled Trainer": {overrides.Bundled, "8 1Gi", "8 1Gi"},
+		"merged since v2.3":             {dialect.Kubeflow23, "8 1Gi", "8 1Gi"},
+		"replaced before":               {dialect.Kubeflow21, "8 0", "8 0"},
+		"replaced, the launcher's only": {dialect.Kubeflow20, "1 1Gi", "8 0"},
+		"merged by the bundled Trainer": {dialect.Bundled, "8 1Gi", "8 1Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, mpiNodes(asNode, has, has))
@@ -243,7 +244,7 @@ func TestDefaults(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, nodesRuntime("{torch: {}}", "{}"))
 	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
 		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		a, err := overrides.Bundled.Prepare(jobOf(t, "{}"), &rt, nil)
+		a, err := overrides.Prepare(dialect.Bundled.Rules, jobOf(t, "{}"), &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +264,7 @@ func TestRefuses(t *testing.T) {
 	} {
 		rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
 		job := jobOf(t, "runtimeRef: {name: any}")
-		if _, err := overrides.Bundled.Compute(job, &rt, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := dialect.Bundled.Compute(job, &rt, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -285,11 +286,11 @@ template:
         spec: {template: {spec: {containers: [{name: model-initializer}]}}}
 `)
 	job := jobOf(t, "initializer: {dataset: {secretRef: {name: a}}, model: {secretRef: {name: b}}}")
-	e, err := overrides.Bundled.Compute(job, &rt, nil)
+	e, err := dialect.Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := overrides.Bundled.Assemble(job, &rt, nil)
+	a, err := overrides.Assemble(dialect.Bundled.Rules, job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

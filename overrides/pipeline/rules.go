@@ -82,8 +82,8 @@ func NodeGroup(runtime *trainerapi.TrainingRuntimeSpec) []string {
 	if !launcherIsNode(runtime.MLPolicy) {
 		return nil
 	}
-	launcher := find(replicatedJobs, IsTrainer)
-	if launcher == nil || launcher.Name == constants.Node || find(replicatedJobs, named(constants.Node)) == nil {
+	launcher := Find(replicatedJobs, IsTrainer)
+	if launcher == nil || launcher.Name == constants.Node || Find(replicatedJobs, named(constants.Node)) == nil {
 		return nil
 	}
 	return []string{launcher.Name, constants.Node}
@@ -97,8 +97,8 @@ func IsTrainer(rj *jobset.ReplicatedJob) bool {
 // Nodes returns the number of nodes of an ML policy. The CRD takes any number, and Trainer runs one node for less.
 func Nodes(policy *trainerapi.MLPolicy) int32 { return max(ptr.Deref(policy.NumNodes, 1), 1) }
 
-// find returns the first element that matches, nil where none does.
-func find[T any](all []T, matches func(*T) bool) *T {
+// Find returns the first element that matches, nil where none does.
+func Find[T any](all []T, matches func(*T) bool) *T {
 	for i := range all {
 		if matches(&all[i]) {
 			return &all[i]
@@ -115,7 +115,7 @@ func named(name string) func(*jobset.ReplicatedJob) bool {
 // processes on. It is one pod, however many nodes there are.
 func isLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob) bool {
 	return policy != nil && policy.MPI != nil && IsTrainer(rj) && rj.Name != constants.Node &&
-		find(all, named(constants.Node)) != nil
+		Find(all, named(constants.Node)) != nil
 }
 
 // isTrainingNode reports whether the pods of a ReplicatedJob are nodes of the training: those of the trainer step, or
@@ -137,5 +137,5 @@ func NodeContainer(rj *jobset.ReplicatedJob) *corev1.Container {
 		return nil
 	}
 	trains := func(c *corev1.Container) bool { return c.Name == constants.Node }
-	return find(rj.Template.Spec.Template.Spec.Containers, trains)
+	return Find(rj.Template.Spec.Template.Spec.Containers, trains)
 }

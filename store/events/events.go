@@ -24,126 +24,84 @@ type Event struct {
 	Note string
 }
 
+func normal(reason, action, note string) Event {
+	return Event{corev1.EventTypeNormal, reason, action, note}
+}
+
+func warning(reason, action, note string) Event {
+	return Event{corev1.EventTypeWarning, reason, action, note}
+}
+
 // The events of TrainJobs. Those that jobframework sends are Kueue's.
 var (
-	Started = Event{corev1.EventTypeNormal, "Started", "Started", "%s; in %s, by spec.%s"}
-	Stopped = Event{corev1.EventTypeNormal, "Stopped", "Stopped", "%s"}
+	Started = normal("Started", "Started", "%s; in %s, by spec.%s")
+	Stopped = normal("Stopped", "Stopped", "%s")
 
-	FailedToStart = Event{
-		corev1.EventTypeWarning, "FailedToStart", "Starting",
-		"%s; then delete Workload %s to queue the TrainJob again",
-	}
-	AdmissionMismatch = Event{
-		corev1.EventTypeWarning, "AdmissionMismatch", "Starting",
-		"%s; Workload %s is deleted and the TrainJob queued again",
-	}
-	NotSettled = Event{
-		corev1.EventTypeWarning, "NotSettled", "Starting",
-		"Starting %s after its admission, although %s; check Kubeflow Trainer and JobSet",
-	}
+	FailedToStart     = warning("FailedToStart", "Starting", "%s; then delete Workload %s to queue the TrainJob again")
+	AdmissionMismatch = warning("AdmissionMismatch", "Starting",
+		"%s; Workload %s is deleted and the TrainJob queued again")
+	NotSettled = warning("NotSettled", "Starting",
+		"Starting %s after its admission, although %s; check Kubeflow Trainer and JobSet")
 
-	Waiting        = Event{corev1.EventTypeNormal, "Waiting", "Queueing", "%s"}
-	RuntimeChanged = Event{
-		corev1.EventTypeNormal, "RuntimeChanged", "Queueing",
-		"%s was edited; the TrainJob has not run yet and will run the edited runtime",
-	}
-	OverridesMigrated = Event{
-		corev1.EventTypeNormal, "OverridesMigrated", "Queueing",
-		"TrainJob CRD replaced; migrated spec.%s to spec.%s, for %s",
-	}
-	PodLost = Event{
-		corev1.EventTypeWarning, "PodLost", "Running",
-		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (%d of %d restarts used)",
-	}
-	CutShort = Event{
-		corev1.EventTypeWarning, "Restarting", "Restarting",
-		"Pod %s was deleted by a drain or a preemption, and has ended with exit code 0, which its Job counts as its " +
-			"end; restart %d of %d",
-	}
-	Restarting = Event{
-		corev1.EventTypeWarning, "Restarting", "Restarting",
-		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",
-	}
+	Waiting        = normal("Waiting", "Queueing", "%s")
+	RuntimeChanged = normal("RuntimeChanged", "Queueing",
+		"%s was edited; the TrainJob has not run yet and will run the edited runtime")
+	OverridesMigrated = normal("OverridesMigrated", "Queueing",
+		"TrainJob CRD replaced; migrated spec.%s to spec.%s, for %s")
+	PodLost = warning("PodLost", "Running",
+		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (%d of %d restarts used)")
+	CutShort = warning("Restarting", "Restarting",
+		"Pod %s was deleted by a drain or a preemption, and has ended with exit code 0, which its Job counts as its "+
+			"end; restart %d of %d")
+	Restarting = warning("Restarting", "Restarting",
+		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d")
 	// NodeAvoided is about a node that a TrainJob keeps off, and NodeRestarting about a restart for one.
-	NodeAvoided = Event{
-		corev1.EventTypeWarning, "NodeAvoided", "Running",
-		"It keeps off node %s for %s, from its next start on, unless it needs the node: pod %s %s (%s)",
-	}
-	NodeRestarting = Event{
-		corev1.EventTypeWarning, "NodeRestarting", "Restarting",
-		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are",
-	}
-	KeepsOff = Event{
-		corev1.EventTypeNormal, "KeepsOff", "Starting", "Its pods keep off nodes on which others of it couldn't run: %s",
-	}
-	NodesTaken = Event{
-		corev1.EventTypeWarning, "NodesTaken", "Starting",
-		"Its pods may run on nodes on which others of it couldn't, because it keeps off half of those that fit, or because " +
-			"the others can't hold all its pods: %s; it keeps off: %s",
-	}
+	NodeAvoided = warning("NodeAvoided", "Running",
+		"It keeps off node %s for %s, from its next start on, unless it needs the node: pod %s %s (%s)")
+	NodeRestarting = warning("NodeRestarting", "Restarting",
+		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are")
+	KeepsOff   = normal("KeepsOff", "Starting", "Its pods keep off nodes on which others of it couldn't run: %s")
+	NodesTaken = warning("NodesTaken", "Starting",
+		"Its pods may run on nodes on which others of it couldn't, because it keeps off half of those that fit, or "+
+			"because the others can't hold all its pods: %s; it keeps off: %s")
 	// NodeShared is an event of a node.
-	NodeShared = Event{
-		corev1.EventTypeWarning, "AvoidedByTrainJobs", "Scheduling",
-		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)",
-	}
-	ClaimLost = Event{
-		corev1.EventTypeWarning, "ClaimLost", "Restarting",
-		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
-	}
+	NodeShared = warning("AvoidedByTrainJobs", "Scheduling",
+		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)")
+	ClaimLost = warning("ClaimLost", "Restarting",
+		"PersistentVolumeClaim %s is gone; the initializers that had finished run again")
 	// Stalled is beside condition Stalled, and StalledIgnored beside one whose annotation is invalid.
-	Stalled        = Event{corev1.EventTypeWarning, "Stalled", "Running", "%s"}
-	StalledIgnored = Event{corev1.EventTypeWarning, "InvalidAnnotation", "Running", "%s"}
-	StalledStopped = Event{
-		corev1.EventTypeWarning, "StalledStopped", "Stopping",
-		"It is stopped, because it has reported nothing since %s; kubectl signalbox resume %s starts it again",
-	}
-	StalledRestarting = Event{
-		corev1.EventTypeWarning, "StalledRestarting", "Restarting", "It has reported nothing since %s; restart %d of %d",
-	}
-	AwaitsCheckpoint = Event{
-		corev1.EventTypeNormal, "AwaitsCheckpoint", "Stopping",
-		"%s; it is stopped when its next checkpoint is saved, at %s at the latest",
-	}
-	NoBoost = Event{
-		corev1.EventTypeWarning, "NoBoost", "Running",
-		"Equals may preempt it at any time: a priority in use is at most %d above its own, which leaves no room for a " +
-			"boost; set the values of WorkloadPriorityClasses further apart",
-	}
+	Stalled        = warning("Stalled", "Running", "%s")
+	StalledIgnored = warning("InvalidAnnotation", "Running", "%s")
+	StalledStopped = warning("StalledStopped", "Stopping",
+		"It is stopped, because it has reported nothing since %s; kubectl signalbox resume %s starts it again")
+	StalledRestarting = warning("StalledRestarting", "Restarting", "It has reported nothing since %s; restart %d of %d")
+	AwaitsCheckpoint  = normal("AwaitsCheckpoint", "Stopping",
+		"%s; it is stopped when its next checkpoint is saved, at %s at the latest")
+	NoBoost = warning("NoBoost", "Running",
+		"Equals may preempt it at any time: a priority in use is at most %d above its own, which leaves no room for "+
+			"a boost; set the values of WorkloadPriorityClasses further apart")
 	// Grows is of one that is stopped to be started with more nodes, and NotGrown of one that isn't.
-	Grows    = Event{corev1.EventTypeNormal, "Grows", "Restarting", "It is started again with %s"}
-	NotGrown = Event{
-		corev1.EventTypeWarning, "NotGrown", "Running", "It gets no more nodes while it runs, because %s",
-	}
-	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
+	Grows       = normal("Grows", "Restarting", "It is started again with %s")
+	NotGrown    = warning("NotGrown", "Running", "It gets no more nodes while it runs, because %s")
+	StopOverdue = warning("StopOverdue", "Stopping", "%s")
 
-	FinishedWorkload = Event{
-		corev1.EventTypeNormal, "FinishedWorkload", "FinishedWorkload", "Workload '%s' is declared finished",
-	}
-	EndNotWritten = Event{
-		corev1.EventTypeWarning, "EndNotWritten", "Finishing",
-		"JobSet %s has ended, and the TrainJob's status doesn't say so for a minute; its quota is released. Read the log " +
-			"of the Trainer",
-	}
+	FinishedWorkload = normal("FinishedWorkload", "FinishedWorkload", "Workload '%s' is declared finished")
+	EndNotWritten    = warning("EndNotWritten", "Finishing",
+		"JobSet %s has ended, and the TrainJob's status doesn't say so for a minute; its quota is released. Read the "+
+			"log of the Trainer")
 
-	ResourcesCreationFailed = Event{
-		corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling",
-		"TrainJob resources reconciliation failed: %s",
-	}
+	ResourcesCreationFailed = warning("TrainJobResourcesCreationFailed", "Reconciling",
+		"TrainJob resources reconciliation failed: %s")
 
-	GangSchedulingSkipped = Event{
-		corev1.EventTypeWarning, "GangSchedulingSkipped", "Starting",
-		"Its pods are placed one by one: %s",
-	}
-	GangReleased = Event{
-		corev1.EventTypeNormal, "GangReleased", "Running",
-		"%s was placed as a whole, and %d of its pods have succeeded; replacements of failed pods are placed " +
-			"separately",
-	}
-	GangUnschedulable = Event{corev1.EventTypeWarning, "GangUnschedulable", "Scheduling", "%s"}
+	GangSchedulingSkipped = warning("GangSchedulingSkipped", "Starting", "Its pods are placed one by one: %s")
+	GangReleased          = normal("GangReleased", "Running",
+		"%s was placed as a whole, and %d of its pods have succeeded; replacements of failed pods are placed "+
+			"separately")
+	GangUnschedulable = warning("GangUnschedulable", "Scheduling", "%s")
 )
 
 // Blocked returns the event beside condition Blocked; its reason is the condition's.
-func Blocked(reason string) Event { return Event{corev1.EventTypeWarning, reason, "Queueing", "%s"} }
+func Blocked(reason string) Event { return warning(reason, "Queueing", "%s") }
 
 // Of returns the event with its text. Arguments that are text or errors are cut to what an event has room for.
 func (e Event) Of(args ...any) Event {

@@ -305,7 +305,7 @@ func contractSpecs() {
 						what := fmt.Sprintf("%s, %s by %s, queued %t", way, change, hand, queued)
 						gomega.Expect(send(ctx, c, before, after)).To(gomega.Succeed(), what)
 						now := get(ctx, tj)
-						own := dialect().Own(now)
+						own := current().Own(now)
 						switch {
 						case hand == "user":
 							gomega.Expect(rawEntry(ctx, tj, overrides.Manager)).To(gomega.MatchJSON(entry), what)

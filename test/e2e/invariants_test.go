@@ -25,6 +25,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 type runtimeObject = runtime.Object
@@ -144,11 +145,11 @@ func (i *invariants) trainJob(tj *api.TrainJob) {
 	if starts > stops+1 {
 		i.fail("TrainJob %s was started %d times and stopped %d times", key, starts, stops)
 	}
-	record, err := overrides.RecordOf(tj)
-	if err != nil || dialect().Foreign(record) && record.Time != nil {
+	record, err := legacy.RecordOf(tj)
+	if err != nil || current().Foreign(record) && record.Time != nil {
 		return // the Trainer was upgraded while it ran
 	}
-	own := dialect().Own(tj)
+	own := current().Own(tj)
 	if own != nil && record != nil && !rendered(tj, record) {
 		i.fail("TrainJob %s runs at version %s without the integration's elements %v", key, tj.ResourceVersion, record.Own)
 	}
@@ -158,13 +159,13 @@ func (i *invariants) trainJob(tj *api.TrainJob) {
 }
 
 // rendered reports whether the list of overrides has the integration's elements.
-func rendered(tj *api.TrainJob, record *overrides.Record) bool {
+func rendered(tj *api.TrainJob, record *legacy.Record) bool {
 	u, err := toUnstructured(tj)
 	if err != nil {
 		return false
 	}
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	return err == nil && len(list)-len(overrides.Without(list, record.Own)) == len(record.Own)
+	return err == nil && record.Rendered(list)
 }
 
 // stray reports whether a pod is of a JobSet that is gone. It holds that the pod goes too, in time.
@@ -223,7 +224,7 @@ func runsWith(tj *api.TrainJob) *trainerapi.RuntimePatch {
 	if tj.Labels[constants.QueueLabel] == "" || ptr.Deref(tj.Spec.Suspend, false) {
 		return nil
 	}
-	return dialect().Own(tj)
+	return current().Own(tj)
 }
 
 // settingFaults returns what a new pod has of other settings than the entry that its TrainJob runs with.

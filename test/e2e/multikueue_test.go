@@ -15,7 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 // workersVariable names the folders of the worker clusters, separated by colons. make test-multi sets it.
@@ -50,7 +50,7 @@ func multiKueueSpecs() {
 		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 		remote := w.trainJob(ctx, tj)
 		gomega.Expect(*remote.Spec.ManagedBy).To(gomega.Equal("trainer.kubeflow.org/trainjob-controller"))
-		gomega.Expect(overrides.Bundled.Own(remote)).NotTo(gomega.BeNil(), "the worker starts it as its own")
+		gomega.Expect(dialect.Bundled.Own(remote)).NotTo(gomega.BeNil(), "the worker starts it as its own")
 		here := get(ctx, tj)
 		gomega.Expect(*here.Spec.Suspend).To(gomega.BeTrue(), "it never starts here")
 		gomega.Expect(entryOf(here)).To(gomega.BeNil())

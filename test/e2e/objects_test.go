@@ -177,7 +177,7 @@ func eventsOf(ctx context.Context, o client.Object) func() []string {
 	}
 }
 
-func entryOf(tj *api.TrainJob) *trainerapi.RuntimePatch { return dialect().Own(tj) }
+func entryOf(tj *api.TrainJob) *trainerapi.RuntimePatch { return current().Own(tj) }
 
 func setKueueConfig(content string) {
 	ginkgo.GinkgoHelper()

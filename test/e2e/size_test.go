@@ -172,7 +172,7 @@ func fixedSizeSpecs() {
 		g.runtime(ctx, "torch", "1s")
 		gomega.Expect(user.Create(ctx, g.trainJob("part", "torch", 2, least("1")))).To(gomega.MatchError(
 			gomega.ContainSubstring("only the Trainer that Signalbox bundles")))
-		if !dialect().Keyed() {
+		if !current().Keyed() {
 			return // to Kubeflow Trainer before v2.2 the number of nodes is mutable
 		}
 		tj := g.submit(ctx, g.trainJob("fixed", "torch", 2))

@@ -35,7 +35,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	detect "github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 )
 
 func TestE2E(t *testing.T) {
@@ -148,14 +148,14 @@ var _ = ginkgo.ReportAfterSuite("why specs failed", func(report ginkgo.Report) {
 	}
 })
 
-var installed atomic.Pointer[*overrides.Dialect]
+var installed atomic.Pointer[*dialect.Dialect]
 
-// dialect is how the Trainer of the control plane takes overrides.
-func dialect() *overrides.Dialect { return *installed.Load() }
+// current is how the Trainer of the control plane takes overrides.
+func current() *dialect.Dialect { return *installed.Load() }
 
 func learnDialect(ctx context.Context) {
 	ginkgo.GinkgoHelper()
-	d := overrides.Bundled
+	d := dialect.Bundled
 	if !cluster.bundled() {
 		var err error
 		d, err = detect.FindTrainer(ctx, admin)

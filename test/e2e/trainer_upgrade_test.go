@@ -15,6 +15,8 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // startedBy matches the event of a start by the field.
@@ -47,13 +49,13 @@ func upgradeSpecs() {
 		g := newGround(ctx, map[string]int64{"a100": 64}, onTwoGroups(ctx))
 		g.runtime(ctx, "long", "forever", withOpenInitializer)
 		g.runtime(ctx, "short", "1s", withOpenInitializer)
-		given := listFrom(usersOverrides[overrides.PodTemplateOverrides])
+		given := listFrom(usersOverrides[legacy.PodTemplateOverrides])
 		var all []*api.TrainJob
 		submit := func(runtime string, n int) {
 			for range n {
 				name := fmt.Sprintf("job-%02d", len(all))
 				tj := g.trainJob(name, runtime, 1, priority(low))
-				all = append(all, g.submitRaw(ctx, tj, overrides.PodTemplateOverrides, given))
+				all = append(all, g.submitRaw(ctx, tj, legacy.PodTemplateOverrides, given))
 			}
 		}
 		// The first eight hold the quota until they are told to end, however slow the upgrade is.
@@ -68,10 +70,10 @@ func upgradeSpecs() {
 		}
 
 		// from the moment of the upgrade, whoever runs has been started by the one before
-		installed.Store(&overrides.Kubeflow23)
+		installed.Store(&dialect.Kubeflow23)
 		cluster.mustAct("upgrade", "trainer")
 		learnDialect(ctx)
-		gomega.Expect(dialect().Field).To(gomega.Equal(overrides.RuntimePatches))
+		gomega.Expect(current().Field).To(gomega.Equal(overrides.RuntimePatches))
 		// One that runs is preempted, so that it has to start again beside the other Trainer.
 		urgent := g.submit(ctx, g.trainJob("urgent", "short", 1, priority(high)))
 		gomega.Eventually(complete(ctx, urgent), "90s").Should(gomega.BeTrue())
@@ -97,7 +99,7 @@ func upgradeSpecs() {
 				ginkgo.Fail(fmt.Sprintf("TrainJob %s was started %d times", tj.Name, starts))
 			}
 			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches,
-				func(p trainerapi.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
+				func(p trainerapi.RuntimePatch) bool { return p.Manager == legacy.ConvertedManager }) {
 				migrated++
 			}
 			for _, p := range podsOf(ctx, tj) {

@@ -22,6 +22,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // Profiles of earlier Trainers run the specs of this label alone.
@@ -69,9 +70,9 @@ func withOpenInitializer(rt *api.TrainingRuntime) {
 // usersOverrides is what users say in the shape of each Trainer. That of v2.0 names each ReplicatedJob once in the
 // whole list, and admission has to say something of the node.
 var usersOverrides = map[string]string{
-	overrides.PodSpecOverrides: `[{targetJobs: [{name: dataset-initializer}], serviceAccountName: default, volumes: [{name: cache, emptyDir: {sizeLimit: 1Gi}}],
+	legacy.PodSpecOverrides: `[{targetJobs: [{name: dataset-initializer}], serviceAccountName: default, volumes: [{name: cache, emptyDir: {sizeLimit: 1Gi}}],
 		containers: [{name: dataset-initializer, volumeMounts: [{name: cache, mountPath: /cache, readOnly: false}]}]}]`,
-	overrides.PodTemplateOverrides: `[
+	legacy.PodTemplateOverrides: `[
 		{targetJobs: [{name: node}], metadata: {labels: {team: a}}, spec: {volumes: [{name: scratch, emptyDir: {sizeLimit: 1Gi}}],
 		  tolerations: [{key: spot, operator: Exists, effect: NoSchedule}, {key: mine, operator: Exists, effect: NoExecute}],
 		  containers: [{name: node, volumeMounts: [{name: scratch, mountPath: /scratch, readOnly: false}]}]}},
@@ -106,13 +107,13 @@ func (g *ground) submitRaw(ctx context.Context, tj *api.TrainJob, field string, 
 func said(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
-		d := dialect()
+		d := current()
 		list, _, err := unstructured.NestedSlice(raw(ctx, tj).Object, "spec", d.Field)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		record, err := overrides.RecordOf(get(ctx, tj))
+		record, err := legacy.RecordOf(get(ctx, tj))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		if record != nil {
-			list = overrides.Without(list, record.Own)
+			list = record.Strip(list)
 		}
 		list = slices.DeleteFunc(list, func(e any) bool { return e.(map[string]any)["manager"] == overrides.Manager })
 		for _, e := range list {
@@ -133,7 +134,7 @@ func asJSON(value any) string {
 
 // atomicStarts reports whether the Trainer takes a start in one write.
 func atomicStarts() bool {
-	return dialect().Keyed() && os.Getenv("SIGNALBOX_PROFILE") != "kubeflow-2.2.0"
+	return current().Keyed() && os.Getenv("SIGNALBOX_PROFILE") != "kubeflow-2.2.0"
 }
 
 func trainerSpecs() {
@@ -178,8 +179,8 @@ func trainerSpecs() {
 		g := newGround(ctx, map[string]int64{"a100": 16, "h100": 16}, onTwoGroups(ctx))
 		g.runtime(ctx, "torch", "forever", withOpenInitializer)
 		g.runtime(ctx, "short", "3s")
-		given := listFrom(usersOverrides[dialect().Field])
-		victim := g.submitRaw(ctx, g.trainJob("victim", "torch", 2, priority(low)), dialect().Field, given)
+		given := listFrom(usersOverrides[current().Field])
+		victim := g.submitRaw(ctx, g.trainJob("victim", "torch", 2, priority(low)), current().Field, given)
 		gomega.Expect(said(ctx, victim)()).To(gomega.Equal(asJSON(given)), "as it was sent")
 		runs := func(kind string) {
 			ginkgo.GinkgoHelper()
@@ -193,7 +194,7 @@ func trainerSpecs() {
 				gomega.Expect(p.Spec.NodeSelector).To(gomega.Equal(map[string]string{"gpu": kind, "has-" + kind: "true"}))
 				wanted := []corev1.Toleration{spot,
 					{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}}
-				if dialect().Field != overrides.PodSpecOverrides {
+				if current().Field != legacy.PodSpecOverrides {
 					wanted = append(wanted, corev1.Toleration{Key: "mine", Operator: corev1.TolerationOpExists,
 						Effect: corev1.TaintEffectNoExecute})
 					gomega.Expect(p.Labels).To(gomega.HaveKeyWithValue("team", "a"))
@@ -203,7 +204,7 @@ func trainerSpecs() {
 			}
 		}
 		runs("a100")
-		way := startedBy(dialect().Field)
+		way := startedBy(current().Field)
 		gomega.Eventually(eventsOf(ctx, victim)).Should(gomega.ContainElement(way), "an event says how it was started")
 
 		urgent := g.submit(ctx, g.trainJob("urgent", "short", 2, priority(high)))
@@ -217,18 +218,18 @@ func trainerSpecs() {
 		if !atomicStarts() {
 			label = "two-writes"
 		}
-		gomega.Expect(text).To(gomega.MatchRegexp(fmt.Sprintf(`signalbox_trainjob_starts_total{field=%q,result="started",way=%q} [1-9]`, dialect().Field, label)))
+		gomega.Expect(text).To(gomega.MatchRegexp(fmt.Sprintf(`signalbox_trainjob_starts_total{field=%q,result="started",way=%q} [1-9]`, current().Field, label)))
 	})
 
 	ginkgo.It("takes a manifest that is applied again while its TrainJob runs, "+
 		"and a change of it while it waits", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8}, onTwoGroups(ctx))
 		g.runtime(ctx, "torch", "forever", withOpenInitializer)
-		given := listFrom(usersOverrides[dialect().Field])
+		given := listFrom(usersOverrides[current().Field])
 		manifest, err := toUnstructured(g.trainJob("job", "torch", 1))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		unstructured.RemoveNestedField(manifest.Object, "spec", "suspend") // which is for the queue to say
-		gomega.Expect(unstructured.SetNestedSlice(manifest.Object, given, "spec", dialect().Field)).To(gomega.Succeed())
+		gomega.Expect(unstructured.SetNestedSlice(manifest.Object, given, "spec", current().Field)).To(gomega.Succeed())
 		apply := func() error {
 			return user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), client.FieldOwner("kubectl"))
 		}
@@ -240,9 +241,9 @@ func trainerSpecs() {
 		gomega.Expect(running(ctx, tj)()).To(gomega.BeTrue())
 		gomega.Expect(said(ctx, tj)()).To(gomega.Equal(asJSON(given)))
 		gomega.Expect(entryOf(get(ctx, tj))).To(gomega.Equal(entry))
-		if !dialect().Keyed() {
+		if !current().Keyed() {
 			// A client that knows nothing of the integration sends the list without its elements.
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"`+dialect().Field+`":`+asJSON(given)+`},"metadata":{"annotations":null}}`))
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"`+current().Field+`":`+asJSON(given)+`},"metadata":{"annotations":null}}`))
 			gomega.Expect(user.Patch(ctx, tj.DeepCopy(), patch)).To(gomega.Succeed())
 			gomega.Expect(said(ctx, tj)()).To(gomega.Equal(asJSON(given)))
 			gomega.Expect(entryOf(get(ctx, tj))).To(gomega.Equal(entry))
@@ -250,10 +251,10 @@ func trainerSpecs() {
 
 		waiting, err := toUnstructured(g.trainJob("waiting", "torch", 1))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(unstructured.SetNestedSlice(waiting.Object, given, "spec", dialect().Field)).To(gomega.Succeed())
+		gomega.Expect(unstructured.SetNestedSlice(waiting.Object, given, "spec", current().Field)).To(gomega.Succeed())
 		gomega.Expect(user.Create(ctx, waiting.DeepCopy())).To(gomega.Succeed())
-		if !dialect().Keyed() {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"`+dialect().Field+`":`+asJSON(given[:1])+`}}`))
+		if !current().Keyed() {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"`+current().Field+`":`+asJSON(given[:1])+`}}`))
 			gomega.Expect(user.Patch(ctx, waiting.DeepCopy(), patch)).To(gomega.Succeed())
 			gomega.Expect(said(ctx, g.trainJob("waiting", "torch", 1))()).To(gomega.Equal(asJSON(given[:1])))
 		}
@@ -303,7 +304,7 @@ func refusalSpecs() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
 		given := listFrom("[{targetJobs: [{name: node}], serviceAccountName: default}]")
-		tj := g.submitRaw(ctx, g.trainJob("job", "torch", 1), dialect().Field, given)
+		tj := g.submitRaw(ctx, g.trainJob("job", "torch", 1), current().Field, given)
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
 			gomega.ContainSubstring("spec.podSpecOverrides[0]"), gomega.ContainSubstring("one element for each replicatedJob"),
 			gomega.ContainSubstring("upgrade Kubeflow Trainer to v2.1"))))

@@ -33,6 +33,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 	records "github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
@@ -84,7 +85,7 @@ func (w *world) start() {
 	})
 	m.integration, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
-		Patience: integration.PatienceOf(config), Trainer: overrides.Bundled,
+		Patience: integration.PatienceOf(config), Trainer: dialect.Bundled,
 		Placement: trial.New(cached, live, w.clock,
 			&trainer.Startable{Client: cached, Reader: live, Builder: builder, Gangs: gangs}),
 		Clock: w.clock,

@@ -14,9 +14,9 @@ import (
 // pure are the packages that decide without a client; 95 % of their statements are to be covered, and 90 % of the
 // others'.
 var pure = []string{
-	"overrides", "overrides/pipeline", "podsets", "admission", "admission/checkpoint", "admission/stalled",
-	"admission/boost", "admission/usage", "store/events", "store/steps", "review", "trainer/status",
-	"cmd/signalbox/audit",
+	"overrides", "overrides/dialect", "overrides/legacy", "overrides/pipeline", "podsets", "admission",
+	"admission/checkpoint", "admission/stalled", "admission/boost", "admission/usage", "store/events",
+	"store/steps", "review", "trainer/status", "cmd/signalbox/audit",
 }
 
 // modulePath is the product's import path.

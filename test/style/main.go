@@ -160,9 +160,10 @@ const (
 	lines      = "lines"
 	columns    = "columns"
 	conditions = "conditions"
+	versions   = "versions"
 )
 
-var order = []string{fields, complexity, lines, columns, conditions}
+var order = []string{fields, complexity, lines, columns, conditions, versions}
 
 // The bounds.
 const (
@@ -183,6 +184,7 @@ func newMeasures() *measures {
 			title:   fmt.Sprintf("conditions on the Trainer outside its implementations (%d may)", maxConditions),
 			allowed: maxConditions,
 		},
+		versions: {title: "uses of one version of Kubeflow Trainer outside package dialect"},
 	}}
 	for _, name := range slices.Sorted(maps.Keys(m.by)) {
 		if !slices.Contains(order, name) {

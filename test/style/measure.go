@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -14,8 +15,12 @@ import (
 
 // implementations are the files that may ask which Trainer there is: those that implement it.
 var implementations = []string{
-	"overrides/", "integration/bundled.go", "integration/kubeflow.go", "integration/lists.go",
+	"overrides/dialect/", "overrides/legacy/", "overrides/pipeline/",
+	"integration/bundled.go", "integration/kubeflow.go",
 }
+
+// trainerVersion matches the variables of package dialect that are one version of Kubeflow Trainer.
+var trainerVersion = regexp.MustCompile(`^Kubeflow[0-9]`)
 
 // add measures a file, if it isn't of the product by its lines and columns alone; its path is relative to root.
 func (m *measures) add(root, path string) error {
@@ -151,6 +156,10 @@ func (v *visitor) trainers(f *ast.FuncDecl) {
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if trainerVersion.MatchString(n.Sel.Name) {
+				v.count(versions, true, v.at(n.Pos(), f.Name.Name))
+			}
 		case *ast.IfStmt:
 			ask(n.Cond)
 		case *ast.SwitchStmt:
@@ -194,7 +203,7 @@ func asksTrainer(e ast.Expr) bool {
 	return asks
 }
 
-// isBundled reports whether an operand is overrides.Bundled.
+// isBundled reports whether an operand is dialect.Bundled.
 func isBundled(operand ast.Expr) bool {
 	s, ok := operand.(*ast.SelectorExpr)
 	return ok && s.Sel.Name == "Bundled"

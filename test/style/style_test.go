@@ -35,6 +35,10 @@ func TestBounds(t *testing.T) {
 		"columns, bench": {"what measures too", "bench/a.go", "package a\n// " + strings.Repeat("a", 118) + "\n", columns},
 		"fields, bench": {"the product's", "bench/a.go", "package a\ntype s struct{\n" + many(11, "\ta%d int\n") + "}\n",
 			""},
+		"a version": {"only dialect names one", "store/a.go",
+			"package a\nvar _ = func() any { return dialect.Bundled }\nfunc f() any { return dialect.Kubeflow23 }\n", versions},
+		"a version, dialect": {"it may", "overrides/dialect/a.go",
+			"package a\nfunc f() any { return dialect.Kubeflow23 }\n", ""},
 		"a raw string": {"it can't be wrapped", "store/a.go",
 			"package a\nconst s = `" + strings.Repeat("a", 130) + "`\n", ""},
 	}

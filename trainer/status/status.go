@@ -21,7 +21,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -146,7 +146,7 @@ func setSuspended(status *api.TrainJobStatus, job *api.TrainJob, now time.Time) 
 		})
 		return
 	}
-	c, own := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended), overrides.Bundled.Own(job)
+	c, own := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended), dialect.Bundled.Own(job)
 	switch {
 	case own != nil && own.Time != nil:
 		status.StartTime = own.Time
@@ -183,11 +183,11 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return overrides.Done(job, nil) // the JobSet is about to be created
+		return dialect.Bundled.Done(job, nil) // the JobSet is about to be created
 	}
 	kept := job.Status.JobsStatus
 	if js == nil {
-		kept = overrides.Done(job, nil)
+		kept = dialect.Bundled.Done(job, nil)
 	}
 	for _, old := range kept {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {

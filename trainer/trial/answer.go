@@ -14,6 +14,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -83,7 +84,7 @@ func checkRoom(job *api.TrainJob, pin int) error {
 // for example.
 func usersPatches(job *api.TrainJob) []*trainerapi.TrainingRuntimeSpecPatch {
 	var all []*trainerapi.TrainingRuntimeSpecPatch
-	for _, entry := range overrides.Bundled.Others(job) {
+	for _, entry := range dialect.Bundled.Others(job) {
 		all = append(all, entry.Patch)
 	}
 	return all

@@ -14,6 +14,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // FuzzWebhook holds that no create or update makes the webhooks panic or fail. They change only the times of entries,
@@ -64,7 +65,7 @@ func FuzzWebhook(f *testing.F) {
 			if err := kjson.UnmarshalCaseSensitivePreserveInts(changed, &result); err != nil {
 				t.Fatal(err)
 			}
-			if overrides.Changed(rq.New, &result) != nil || overrides.ChangedForm(rq.New, &result) != nil ||
+			if overrides.Changed(rq.New, &result) != nil || legacy.ChangedForm(rq.New, &result) != nil ||
 				len(rq.New.Spec.RuntimePatches) != len(result.Spec.RuntimePatches) {
 				t.Fatalf("%s became %s", after, changed)
 			}

@@ -32,6 +32,8 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
@@ -100,17 +102,17 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 		return webhookadmission.Allowed("")
 	}
 	if rq.Created() || changedEntries(rq) != nil && !rq.Trusted {
-		if errs := w.Limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
+		if errs := w.Limits.CheckSize(rq.New, legacy.EveryEntry(rq.New)); len(errs) > 0 {
 			return review.Reject(rq.New, errs) // before anything is computed of it
 		}
-		errs := overrides.CheckEntries(rq.New, overrides.Bundled.Entries(rq.New))
-		if errs = append(overrides.CheckHistoryManagers(rq.New), errs...); len(errs) > 0 {
+		errs := overrides.CheckEntries(rq.New, dialect.Bundled.Entries(rq.New))
+		if errs = append(legacy.CheckHistoryManagers(rq.New), errs...); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
 	now := metav1.NewTime(w.Clock.Now())
 	times := overrides.Times(rq.Old, rq.New, now, rq.Trusted)
-	maps.Copy(times, overrides.HistoryTimes(rq.Old, rq.New, now))
+	maps.Copy(times, legacy.HistoryTimes(rq.Old, rq.New, now))
 	var patch []jsonpatch.Operation
 	if !rq.Created() && !rq.Trusted {
 		// The integration's webhook keeps the pin of queued TrainJobs; others are pinned too.
@@ -133,7 +135,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	errs := checkAnnotations(rq)
 	if len(errs) == 0 && !rq.Created() {
 		errs, _ = overrides.CheckFrozen(rq.Old, rq.New)
-		errs = append(errs, overrides.CheckHistories(rq.Old, rq.New)...)
+		errs = append(errs, legacy.CheckHistories(rq.Old, rq.New)...)
 	}
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
@@ -195,7 +197,7 @@ func (w *Webhook) growthWarnings(ctx context.Context, rq *review.Request) []stri
 
 // changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.
 func changedEntries(rq *review.Request) *field.Path {
-	return cmp.Or(overrides.Changed(rq.Old, rq.New), overrides.ChangedForm(rq.Old, rq.New))
+	return cmp.Or(overrides.Changed(rq.Old, rq.New), legacy.ChangedForm(rq.Old, rq.New))
 }
 
 // concerned reports whether an update changes what is compared with the runtime.
@@ -229,16 +231,16 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		return nil, nil, err
 	}
 	if rq.Created() || overrides.Resized(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
-		entries := overrides.EveryEntry(rq.New)
+		entries := legacy.EveryEntry(rq.New)
 		errs := append(w.Limits.CheckSize(rq.New, entries), w.Limits.CheckRuntime(rq.New, spec, entries)...)
 		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
-		warnings = append(warnings, overrides.Unused(rq.New, spec)...)
+		warnings = append(warnings, dialect.Bundled.Unused(rq.New, spec)...)
 	}
-	entries := overrides.Bundled.Entries(rq.New)
+	entries := dialect.Bundled.Entries(rq.New)
 	warnings = append(warnings, overrides.Warnings(entries)...)
-	warnings = append(warnings, overrides.Deprecations(rq.New, spec)...)
+	warnings = append(warnings, legacy.Deprecations(rq.New, spec)...)
 	if errs := overrides.Check(rq.New, spec, entries); len(errs) > 0 {
 		return warnings, errs, nil
 	}

@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // HistorySuffix is added to a manager's name where it has an entry of runtimePatches already. The two must stay apart:
@@ -47,14 +48,15 @@ func Convert(reader Reader, job *api.TrainJob) (*Conversion, error) {
 		}
 	}
 	c.Patches = append(c.Patches, job.Spec.RuntimePatches...)
-	if n := len(c.Patches); n > MaxEntries {
-		c.Lost = append(c.Lost, fmt.Sprintf("spec.%s would have %d entries, and may have %d", RuntimePatches, n, MaxEntries))
+	if n := len(c.Patches); n > overrides.MaxEntries {
+		c.Lost = append(c.Lost, fmt.Sprintf("spec.%s would have %d entries, and may have %d", overrides.RuntimePatches, n,
+			overrides.MaxEntries))
 	}
 	return c, nil
 }
 
 // addLists adds the entry for the shapes without managers.
-func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
+func (c *Conversion) addLists(entries []overrides.Entry, job *api.TrainJob) error {
 	for _, entry := range entries {
 		if entry.Replaces {
 			c.Depends = append(c.Depends, replaced(entry)...)
@@ -64,21 +66,21 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 	for n := 2; hasPatch(job, converted); n++ { // it was converted before, and has an earlier shape again
 		converted = fmt.Sprintf("%s-%d", ConvertedManager, n)
 	}
-	managed := func(e Entry) bool { return e.Field == TemplateOverrides }
+	managed := func(e overrides.Entry) bool { return e.Field == TemplateOverrides }
 	if err := c.add(slices.DeleteFunc(entries, managed), converted); err != nil {
 		return err
 	}
 	became := func(field string, n int) {
 		if n > 0 {
 			c.Changes = append(c.Changes, fmt.Sprintf("spec.%s (%d) became the entry of %s in spec.%s",
-				field, n, converted, RuntimePatches))
+				field, n, converted, overrides.RuntimePatches))
 		}
 	}
 	became(PodTemplateOverrides, len(job.Spec.PodTemplateOverrides))
 	became(PodSpecOverrides, len(job.Spec.PodSpecOverrides))
 	if len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
 		c.Changes = append(c.Changes, fmt.Sprintf("spec.labels and spec.annotations became the template's metadata in the "+
-			"entry of %s in spec.%s", converted, RuntimePatches))
+			"entry of %s in spec.%s", converted, overrides.RuntimePatches))
 	}
 	return nil
 }
@@ -88,9 +90,9 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 	if hasPatch(job, manager) {
 		manager += HistorySuffix
 	}
-	if manager == Manager {
+	if manager == overrides.Manager {
 		c.Lost = append(c.Lost, fmt.Sprintf("spec.%s[%s] is the integration's, which writes its entry when the TrainJob is "+
-			"admitted; take it out", TemplateOverrides, Manager))
+			"admitted; take it out", TemplateOverrides, overrides.Manager))
 		return nil
 	}
 	entries := history(o)
@@ -98,16 +100,17 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 		return err
 	}
 	c.Changes = append(c.Changes, fmt.Sprintf("spec.%s[%s] (%d) became the entry of %s in spec.%s; what was overridden "+
-		"within it is no longer there to be read", TemplateOverrides, o.Manager, len(entries), manager, RuntimePatches))
+		"within it is no longer there to be read", TemplateOverrides, o.Manager, len(entries), manager,
+		overrides.RuntimePatches))
 	return nil
 }
 
 // add joins entries into one entry of the manager, with the time of the last.
-func (c *Conversion) add(entries []Entry, manager string) error {
+func (c *Conversion) add(entries []overrides.Entry, manager string) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	patch, err := fold(entries)
+	patch, err := overrides.Fold(entries)
 	if err != nil {
 		return err
 	}
@@ -119,8 +122,8 @@ func (c *Conversion) add(entries []Entry, manager string) error {
 	c.Patches = append(c.Patches, trainerapi.RuntimePatch{
 		Manager: manager, Time: entries[len(entries)-1].Time, TrainingRuntimeSpec: patch,
 	})
-	for _, rj := range replicatedJobsOf(patch) {
-		if _, spec := podPatchOf(&rj); spec != nil {
+	for _, rj := range overrides.ReplicatedJobsOf(patch) {
+		if _, spec := overrides.PodPatchOf(&rj); spec != nil {
 			c.Lost = append(c.Lost, mountedTwice(rj.Name, slices.Concat(spec.InitContainers, spec.Containers))...)
 		}
 	}
@@ -136,7 +139,7 @@ func mountedTwice(replicatedJob string, containers []trainerapi.ContainerPatch) 
 			if path, twice := paths[mount.Name]; twice {
 				lost = append(lost, fmt.Sprintf("container %s of replicatedJob %s mounts volume %s at %s and at %s; an entry of "+
 					"spec.%s may mount a volume once: mount it at the second path in the runtime",
-					container.Name, replicatedJob, mount.Name, path, mount.MountPath, RuntimePatches))
+					container.Name, replicatedJob, mount.Name, path, mount.MountPath, overrides.RuntimePatches))
 			}
 			paths[mount.Name] = mount.MountPath
 		}
@@ -146,10 +149,10 @@ func mountedTwice(replicatedJob string, containers []trainerapi.ContainerPatch) 
 
 // replaced describes the runtime's values that an entry of podTemplateOverrides replaces, and that a patch would be
 // merged into. The result is sorted.
-func replaced(entry Entry) []string {
+func replaced(entry overrides.Entry) []string {
 	var all []string
-	for _, rj := range replicatedJobsOf(entry.Patch) {
-		if _, spec := podPatchOf(&rj); spec != nil {
+	for _, rj := range overrides.ReplicatedJobsOf(entry.Patch) {
+		if _, spec := overrides.PodPatchOf(&rj); spec != nil {
 			for _, what := range replacedFields(spec) {
 				all = append(all, fmt.Sprintf("%s of replicatedJob %s (%s)", what, rj.Name, entry.Path))
 			}
@@ -224,11 +227,11 @@ func Differences(
 func templateOf(
 	reader Reader, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) (map[string]string, error) {
-	merged, err := merge(runtime, append(reader.Entries(job), PatchEntries(job)...))
+	merged, err := overrides.Merge(runtime, append(reader.Entries(job), overrides.PatchEntries(job)...))
 	if err != nil {
 		return nil, err
 	}
-	return valuesOf("template", merged.Template)
+	return overrides.ValuesOf("template", merged.Template)
 }
 
 // maxEquivalent bounds the equivalent in a warning, in bytes: an API server truncates warnings of more than 4,096
@@ -249,18 +252,19 @@ func Deprecations(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []
 	if err != nil {
 		return nil
 	}
-	data, err := json.Marshal(map[string]any{RuntimePatches: c.Patches})
+	data, err := json.Marshal(map[string]any{overrides.RuntimePatches: c.Patches})
 	if err != nil {
 		return nil
 	}
 	subject := deprecatedFields(&job.Spec)
 	warnings := []string{fmt.Sprintf("%s deprecated; the equivalent in spec is %s", subject, data)}
 	if len(data) > maxEquivalent {
-		warnings[0] = subject + " deprecated; kubectl signalbox convert -f rewrites the manifest to spec." + RuntimePatches
+		warnings[0] = subject + " deprecated; kubectl signalbox convert -f rewrites the manifest to spec." +
+			overrides.RuntimePatches
 	}
 	if more := slices.Concat(c.Lost, different); len(more) > 0 {
 		warnings = append(warnings, fmt.Sprintf("spec.%s are merged with the runtime's values; %d would come out otherwise, "+
-			"the first: %s", RuntimePatches, len(more), more[0]))
+			"the first: %s", overrides.RuntimePatches, len(more), more[0]))
 	}
 	return warnings
 }

@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"encoding/json"
@@ -9,8 +9,10 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // RecordAnnotation holds a Record on TrainJobs of Trainers whose lists of overrides have no managers.
@@ -82,7 +84,7 @@ func (r *Record) Entry() *trainerapi.RuntimePatch {
 	if r.Time == nil {
 		return nil
 	}
-	own := &trainerapi.RuntimePatch{Manager: Manager, Time: r.Time}
+	own := &trainerapi.RuntimePatch{Manager: overrides.Manager, Time: r.Time}
 	for _, e := range r.entries(map[string]any{r.Field: r.Own}) {
 		if own.TrainingRuntimeSpec == nil {
 			own.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{
@@ -96,7 +98,7 @@ func (r *Record) Entry() *trainerapi.RuntimePatch {
 }
 
 // entries returns the entries of fields of the spec, as the Trainer reads them whose list the Record is of.
-func (r *Record) entries(fields map[string]any) []Entry {
+func (r *Record) entries(fields map[string]any) []overrides.Entry {
 	read, err := specOf(fields)
 	if err != nil {
 		return nil // RecordOf has read them
@@ -108,23 +110,24 @@ func (r *Record) entries(fields map[string]any) []Entry {
 // integration's, the users keep as many as the Record has for them.
 func (r *Record) Strip(list []any) []any {
 	users, _ := r.Users[r.Field].([]any)
-	missing := Without(r.Own, Without(list, users)) // from the list
-	return Without(list, Without(r.Own, missing))
+	missing := without(r.Own, without(list, users)) // from the list
+	return without(list, without(r.Own, missing))
 }
+
+// Rendered reports whether a list has the integration's elements.
+func (r *Record) Rendered(list []any) bool { return len(list)-len(without(list, r.Own)) == len(r.Own) }
 
 // Empty reports whether there is nothing to record.
 func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r.Users) == 0 }
 
-// Without returns the elements of the list that are not among own. Each of own removes one element, the last that
+// without returns the elements of the list that are not among own. Each of own removes one element, the last that
 // equals it.
-func Without(list, own []any) []any {
-	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
-	for _, element := range own {
-		texts = append(texts, asJSON(element))
-	}
+func without(list, own []any) []any {
+	text := func(element *any) string { return overrides.AsJSON(*element) }
+	texts := utilslices.Map(own, text) // so that numbers are the same however they were read
 	users := make([]any, 0, len(list))
 	for _, element := range slices.Backward(list) {
-		if i := slices.Index(texts, asJSON(element)); i >= 0 {
+		if i := slices.Index(texts, text(&element)); i >= 0 {
 			texts = slices.Delete(texts, i, i+1)
 			continue
 		}

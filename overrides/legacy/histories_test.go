@@ -1,6 +1,7 @@
-package overrides
+package legacy_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
 )
 
 // TestMigrate holds that a TrainJob says to another Trainer what it has said to the one before.
@@ -24,13 +28,13 @@ func TestMigrate(t *testing.T) {
 	const specs = `[{targetJobs: [{name: node}], nodeSelector: {x: "2"}, volumes: [{name: v, emptyDir: {}}]}]`
 	now := metav1.Now()
 	for name, c := range map[string]struct {
-		from, to *Dialect
+		from, to *dialect.Dialect
 		field    string
 	}{
-		"v2.1 to v2.3":    {Kubeflow21, Kubeflow23, patches},
-		"v2.1 to bundled": {Kubeflow21, Bundled, patches},
-		"v2.0 to v2.2":    {Kubeflow20, Kubeflow22, specs},
-		"v2.0 to v2.1":    {Kubeflow20, Kubeflow21, specs},
+		"v2.1 to v2.3":    {dialect.Kubeflow21, dialect.Kubeflow23, patches},
+		"v2.1 to bundled": {dialect.Kubeflow21, dialect.Bundled, patches},
+		"v2.0 to v2.2":    {dialect.Kubeflow20, dialect.Kubeflow22, specs},
+		"v2.0 to v2.1":    {dialect.Kubeflow20, dialect.Kubeflow21, specs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := jobOf(t, c.from.Field+": "+c.field+"\nlabels: {of: jobset}")
@@ -38,19 +42,19 @@ func TestMigrate(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(c.field), &users); err != nil {
 				t.Fatal(err)
 			}
-			record := &Record{Field: c.from.Field, Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
+			record := &legacy.Record{Field: c.from.Field, Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
 				Users: map[string]any{c.from.Field: users, "labels": map[string]any{"of": "jobset"}}}
 			value, err := record.String()
 			if err != nil {
 				t.Fatal(err)
 			}
 			upgraded := jobOf(t, "{}") // the API server has dropped it
-			if c.to == Bundled {
+			if c.to == dialect.Bundled {
 				upgraded = before.DeepCopy() // its CRD has the list
 			} else if !c.to.Keyed() {
 				upgraded.Spec.Labels = before.Spec.Labels
 			}
-			upgraded.Annotations = map[string]string{RecordAnnotation: value}
+			upgraded.Annotations = map[string]string{legacy.RecordAnnotation: value}
 			if !c.to.Foreign(record) || c.from.Foreign(record) || c.to.Own(upgraded) != nil {
 				t.Error("the record is the other Trainer's")
 			}
@@ -65,10 +69,10 @@ func TestMigrate(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			texts := map[string]string{}
 			for when, of := range map[string]struct {
-				d   *Dialect
+				d   *dialect.Dialect
 				job *api.TrainJob
 			}{"before": {c.from, before}, "until it is migrated": {c.to, upgraded}, "after": {c.to, migrated}} {
-				with, err := merge(&rt, of.d.Entries(of.job))
+				with, err := overrides.Merge(&rt, of.d.Entries(of.job))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -83,8 +87,8 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
-	nothing := &Record{Field: PodTemplateOverrides, Time: &now}
-	if operations, err := Kubeflow23.Migrate(jobOf(t, "{}"), nothing, now); err != nil || len(operations) != 1 {
+	nothing := &legacy.Record{Field: legacy.PodTemplateOverrides, Time: &now}
+	if operations, err := dialect.Kubeflow23.Migrate(jobOf(t, "{}"), nothing, now); err != nil || len(operations) != 1 {
 		t.Errorf("who has said nothing says nothing: %v %v", operations, err)
 	}
 }
@@ -128,7 +132,7 @@ func TestHistories(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			errs := CheckHistories(jobOf(t, c.before), jobOf(t, c.after))
+			errs := legacy.CheckHistories(jobOf(t, c.before), jobOf(t, c.after))
 			if c.want == "" && len(errs) > 0 || c.want != "" &&
 				(len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
@@ -153,7 +157,7 @@ func TestHistories(t *testing.T) {
 	for name, c := range times {
 		t.Run(name, func(t *testing.T) {
 			after := jobOf(t, c.after)
-			given := HistoryTimes(jobOf(t, c.before), after, now)
+			given := legacy.HistoryTimes(jobOf(t, c.before), after, now)
 			var got []string
 			for i := range after.Spec.TemplateOverrides[0].Pod {
 				if at, found := given[fmt.Sprintf("/spec/templateOverrides/0/pod/%d/time", i)]; found {
@@ -178,7 +182,7 @@ func TestOrderOfManagers(t *testing.T) {
 		"]}, {manager: b.com/b, pod: ["+entry(2, "behind")+"]}]")
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	selected := func(job *api.TrainJob) string {
-		with, err := merge(&rt, Bundled.Entries(job))
+		with, err := overrides.Merge(&rt, dialect.Bundled.Entries(job))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +193,7 @@ func TestOrderOfManagers(t *testing.T) {
 		}
 		return ""
 	}
-	converted, err := Convert(Guide, job)
+	converted, err := legacy.Convert(legacy.Guide, job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,27 +209,65 @@ func TestOrderOfManagers(t *testing.T) {
 
 func TestDeprecations(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	if got := Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {
+	if got := legacy.Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {
 		t.Errorf("there is nothing to say: %v", got)
 	}
-	got := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]"),
-		&rt)
+	const account = "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]"
+	got := legacy.Deprecations(jobOf(t, account), &rt)
 	if len(got) != 1 || !strings.HasPrefix(
 		got[0],
 		`spec.podTemplateOverrides is deprecated; the equivalent in spec is `+
 			`{"runtimePatches":[{"manager":"signalbox.dev/converted"`) {
 		t.Errorf("the equivalent is shown: %q", got)
 	}
-	got = Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {gpu: "+
+	got = legacy.Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {gpu: "+
 		"a}}}]\ntemplateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"), &rt)
 	if len(got) != 2 || !strings.HasPrefix(
 		got[0], "spec.podTemplateOverrides and spec.templateOverrides are deprecated") ||
 		!strings.Contains(got[1], `nodeSelector.zone is "east" and was not there`) {
 		t.Errorf("what would come out otherwise is said: %q", got)
 	}
-	long := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], metadata: {annotations: {a: "+
-		strings.Repeat("x", 4000)+"}}}]"), &rt)
+	long := legacy.Deprecations(jobOf(t, strings.Replace(account, "sa}", strings.Repeat("x", 4000)+"}", 1)), &rt)
 	if len(long) != 1 || len(long[0]) > 200 || !strings.Contains(long[0], "kubectl signalbox convert") {
 		t.Errorf("what would be cut off is said shorter: %q", long)
+	}
+}
+
+func TestChanged(t *testing.T) {
+	lists := "podTemplateOverrides: [{targetJobs: [{name: node}]}]"
+	histories := "templateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"
+	for name, c := range map[string]struct {
+		before, after string
+		want          string
+	}{
+		"nothing":   {lists, lists, ""},
+		"patches":   {"{}", "runtimePatches: [{manager: a.com/a}]", "spec.runtimePatches: Forbidden: the entry of a.com/a"},
+		"histories": {"{}", histories, "spec.templateOverrides: Forbidden: its entries"},
+		"lists":     {"{}", lists, "spec.podTemplateOverrides: Forbidden: its entries"},
+		"the order": {"runtimePatches: [{manager: a.com/a}, {manager: b.com/b}]",
+			"runtimePatches: [{manager: b.com/b}, {manager: a.com/a}]", "the order of the entries"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := jobOf(t, c.before), jobOf(t, c.after)
+			path := cmp.Or(overrides.Changed(before, after), legacy.ChangedForm(before, after))
+			errs := overrides.CheckTransition(path, before, after, nil)
+			if (path != nil) != (c.want != "") || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
+				t.Errorf("got %v, want %q", errs, c.want)
+			}
+		})
+	}
+}
+
+func TestCheckHistoryManagers(t *testing.T) {
+	for list, want := range map[string]string{
+		"[{manager: a.com/a}, {manager: b.com/b}]": "",
+		"[{manager: a.com/a}, {manager: a.com/a}]": "spec.templateOverrides[1].manager: Duplicate value",
+		"[{manager: " + overrides.Manager + "}]": `spec.templateOverrides[0].manager: Forbidden: manager ` +
+			`"kueue.x-k8s.io/manager" is the integration's`,
+	} {
+		errs := legacy.CheckHistoryManagers(jobOf(t, "templateOverrides: "+list))
+		if got := fmt.Sprint(errs.ToAggregate()); (want == "") != (len(errs) == 0) || !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %q", list, got, want)
+		}
 	}
 }

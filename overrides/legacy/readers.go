@@ -1,4 +1,8 @@
-package overrides
+// Package legacy reads what TrainJobs say in the fields that they had before runtimePatches: the lists of Kubeflow
+// Trainer v2.0 and v2.1, whose elements have no managers, and templateOverrides, which no release has. A Reader returns
+// all of it as entries, which are merged as all others are. A Record keeps which elements of a list are the
+// integration's. Migrate and Convert turn what is left into runtimePatches.
+package legacy
 
 import (
 	"fmt"
@@ -10,13 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // Reader is how a Trainer reads the forms before runtimePatches.
 type Reader interface {
 	// Entries returns the entries in every earlier form that the Trainer reads, in the order in which it merges them, the
 	// integration's with its manager. runtimePatches take precedence over them.
-	Entries(job *api.TrainJob) []Entry
+	Entries(job *api.TrainJob) []overrides.Entry
 	// Migrate returns the operations that replace the Record of another Trainer, or why this one can't express what the
 	// Record holds. The caller guards them against other changes of the TrainJob. now is the time of a new entry.
 	Migrate(job *api.TrainJob, record *Record, now metav1.Time) ([]jsonpatch.Operation, error)
@@ -28,20 +33,20 @@ var (
 	Recorded Reader = recorded{}
 	// Guide is the bundled Trainer's: podTemplateOverrides, merged as their operator guide describes, and
 	// templateOverrides. All other Trainers merge strategically, whatever the guide says.
-	Guide Reader = &guide{func(job *api.TrainJob) []Entry { return podTemplateEntries(job, true) }}
+	Guide Reader = &guide{func(job *api.TrainJob) []overrides.Entry { return podTemplateEntries(job, true) }}
 )
 
 // Manifests returns the reader of manifests, which may hold every form, written for whatever Trainer. strategic merges
 // podTemplateOverrides as Kubeflow Trainer v2.1 does, and not as the operator guide describes.
 func Manifests(strategic bool) Reader {
-	return &guide{func(job *api.TrainJob) []Entry {
+	return &guide{func(job *api.TrainJob) []overrides.Entry {
 		return slices.Concat(jobSetEntries(job), podTemplateEntries(job, !strategic), podSpecEntries(job))
 	}}
 }
 
 type recorded struct{}
 
-func (recorded) Entries(job *api.TrainJob) []Entry {
+func (recorded) Entries(job *api.TrainJob) []overrides.Entry {
 	record := readableRecord(job)
 	if record == nil {
 		return nil
@@ -55,18 +60,18 @@ const ConvertedManager = "signalbox.dev/converted"
 
 // Migrate removes the Record, and adds to runtimePatches, as the first, an entry that does what its entries do.
 func (recorded) Migrate(job *api.TrainJob, record *Record, now metav1.Time) ([]jsonpatch.Operation, error) {
-	const list = "/spec/" + RuntimePatches
+	const list = "/spec/" + overrides.RuntimePatches
 	operations := []jsonpatch.Operation{jsonpatch.NewOperation("remove", recordPointer, nil)}
 	entries := record.entries(record.Users)
 	if len(entries) == 0 || hasPatch(job, ConvertedManager) {
 		return operations, nil // the users have applied a converted manifest
 	}
 	n := len(job.Spec.RuntimePatches)
-	if n >= MaxEntries {
+	if n >= overrides.MaxEntries {
 		return nil, fmt.Errorf("spec.%s needs an entry of spec.%s, which has %d already; take one out",
-			record.Field, RuntimePatches, n)
+			record.Field, overrides.RuntimePatches, n)
 	}
-	patch, err := fold(entries)
+	patch, err := overrides.Fold(entries)
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +90,10 @@ func hasPatch(job *api.TrainJob, manager string) bool {
 
 // guide reads lists, which aren't those of a Record, and templateOverrides.
 type guide struct {
-	lists func(job *api.TrainJob) []Entry
+	lists func(job *api.TrainJob) []overrides.Entry
 }
 
-func (g *guide) Entries(job *api.TrainJob) []Entry {
+func (g *guide) Entries(job *api.TrainJob) []overrides.Entry {
 	record := readableRecord(job)
 	switch {
 	case record == nil:
@@ -134,7 +139,7 @@ func edited(job *api.TrainJob, record *Record) bool {
 
 // usersList returns podTemplateOverrides as they are on a CRD that still has them, without the integration's elements.
 func usersList(job *api.TrainJob, record *Record) []api.PodTemplateOverride {
-	plain, err := generic(job.Spec.PodTemplateOverrides)
+	plain, err := overrides.Generic(job.Spec.PodTemplateOverrides)
 	list, ok := plain.([]any)
 	if err != nil || !ok {
 		return nil
@@ -147,6 +152,6 @@ func usersList(job *api.TrainJob, record *Record) []api.PodTemplateOverride {
 }
 
 // EveryEntry returns the entries of all forms, whichever the Trainer reads.
-func EveryEntry(job *api.TrainJob) []Entry {
-	return slices.Concat(podSpecEntries(job), podTemplateEntries(job, false), histories(job), PatchEntries(job))
+func EveryEntry(job *api.TrainJob) []overrides.Entry {
+	return slices.Concat(podSpecEntries(job), podTemplateEntries(job, false), histories(job), overrides.PatchEntries(job))
 }

@@ -1,6 +1,7 @@
-package overrides
+package legacy
 
 import (
+	"encoding/json"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // The fields of a TrainJob's spec that had its entries before runtimePatches.
@@ -18,11 +20,11 @@ const (
 )
 
 // podTemplateEntries returns the entries of podTemplateOverrides. replaces merges them as the operator guide describes.
-func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
-	var entries []Entry
+func podTemplateEntries(job *api.TrainJob, replaces bool) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.PodTemplateOverrides {
 		o := &job.Spec.PodTemplateOverrides[i]
-		entries = append(entries, Entry{
+		entries = append(entries, overrides.Entry{
 			Replaces: replaces, Field: PodTemplateOverrides, Path: field.NewPath("spec", PodTemplateOverrides).Index(i),
 			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec)),
 		})
@@ -31,43 +33,35 @@ func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
 }
 
 // listEntries returns the entries of a list without managers, as the Kubeflow Trainer merges them that has it.
-func listEntries(job *api.TrainJob, field string) []Entry {
+func listEntries(job *api.TrainJob, field string) []overrides.Entry {
 	if field == PodSpecOverrides {
 		return podSpecEntries(job)
 	}
 	return podTemplateEntries(job, false)
 }
 
-func podSpecEntries(job *api.TrainJob) []Entry {
-	var entries []Entry
+func podSpecEntries(job *api.TrainJob) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.PodSpecOverrides {
 		o := &job.Spec.PodSpecOverrides[i]
-		entries = append(entries, Entry{
+		entries = append(entries, overrides.Entry{
 			Field: PodSpecOverrides, Flat: true, Path: field.NewPath("spec", PodSpecOverrides).Index(i),
-			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o))),
+			Patch: forPods(o.TargetJobs, nil, podSpec(o)),
 		})
 	}
 	return entries
 }
 
 // jobSetEntries returns the entry of spec.labels and spec.annotations, the JobSet's metadata before runtimePatches.
-func jobSetEntries(job *api.TrainJob) []Entry {
+func jobSetEntries(job *api.TrainJob) []overrides.Entry {
 	if len(job.Spec.Labels)+len(job.Spec.Annotations) == 0 {
 		return nil
 	}
 	meta := &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}
-	return []Entry{{
+	return []overrides.Entry{{
 		Field: "labels", Path: field.NewPath("spec"),
 		Patch: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: meta}},
 	}}
-}
-
-func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
-	return &api.PodTemplateSpecOverride{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations,
-		Volumes:        o.Volumes,
-		InitContainers: o.InitContainers, Containers: o.Containers, SchedulingGates: o.SchedulingGates,
-	}
 }
 
 // each returns one patch for each ReplicatedJob that is named.
@@ -87,40 +81,25 @@ func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
 	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
 		Spec: &trainerapi.JobSetSpecPatch{
 			ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
-				pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+				pod := &trainerapi.PodTemplatePatch{Metadata: overrides.MetadataPatch(meta), Spec: spec}
 				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
 					Spec: &trainerapi.JobSpecPatch{Template: pod}}}
 			}),
 		}}}
 }
 
-// named returns the labels and annotations of an override's metadata, the only part that Trainer reads.
-func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
-	if meta == nil {
-		return nil
-	}
-	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
+// as returns a value as another type that has the fields of it, or some of them, under the same names in JSON.
+func as[T any](value any) *T {
+	data, _ := json.Marshal(value) // both are types of the API
+	into := new(T)
+	_ = json.Unmarshal(data, into)
+	return into
 }
 
-func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
-	if o == nil {
+// podSpec returns what an override sets of its pods' spec, nil for none.
+func podSpec[T any](override *T) *trainerapi.PodSpecPatch {
+	if override == nil {
 		return nil
 	}
-	return &trainerapi.PodSpecPatch{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity,
-		Tolerations: o.Tolerations, Volumes: o.Volumes,
-		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers),
-		SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
-	}
-}
-
-func containers(overrides []api.ContainerOverride) []trainerapi.ContainerPatch {
-	if overrides == nil {
-		return nil
-	}
-	patches := make([]trainerapi.ContainerPatch, 0, len(overrides))
-	for _, o := range overrides {
-		patches = append(patches, trainerapi.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
-	}
-	return patches
+	return as[trainerapi.PodSpecPatch](override)
 }

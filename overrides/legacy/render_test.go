@@ -1,4 +1,4 @@
-package webhook
+package legacy_test
 
 import (
 	"encoding/json"
@@ -8,14 +8,20 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	jsonpatchapply "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/legacy"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // TestRender holds that a list of overrides has the users' elements as they were sent, and after them the
 // integration's.
 func TestRender(t *testing.T) {
-	list := Lists(overrides.Kubeflow21).(lists)
+	list := legacy.PodTemplateList
 	const own = `{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"a"}}}`
 	const users = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"},"future":1.5}`
 	record := func(own, users string) string {
@@ -79,7 +85,7 @@ func TestRender(t *testing.T) {
 			object := func(elements, record string) string {
 				o := map[string]any{"metadata": map[string]any{"name": "job"}, "spec": map[string]any{"suspend": true}}
 				if record != "-" {
-					o["metadata"].(map[string]any)["annotations"] = map[string]any{overrides.RecordAnnotation: record}
+					o["metadata"].(map[string]any)["annotations"] = map[string]any{legacy.RecordAnnotation: record}
 				}
 				if elements != "" {
 					o["spec"].(map[string]any)["podTemplateOverrides"] = json.RawMessage("[" + elements + "]")
@@ -94,7 +100,7 @@ func TestRender(t *testing.T) {
 			if !c.creation {
 				before = object(c.before, c.recBefore)
 			}
-			operations, err := list.render(requestOf(t, c.integral, before, sent))
+			operations, err := list.Render(requestOf(t, c.integral, before, sent))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,11 +119,11 @@ func TestRender(t *testing.T) {
 			if !sameJSON(t, string(got.Spec.PodTemplateOverrides), want) {
 				t.Errorf("%s: got %s, want %s", c.reason, got.Spec.PodTemplateOverrides, want)
 			}
-			rec, has := got.Metadata.Annotations[overrides.RecordAnnotation]
+			rec, has := got.Metadata.Annotations[legacy.RecordAnnotation]
 			if has != (c.wantRec != "-") || has && !sameJSON(t, rec, c.wantRec) {
 				t.Errorf("%s: record %s, want %s", c.reason, rec, c.wantRec)
 			}
-			again, err := list.render(requestOf(t, c.integral, string(after), string(after)))
+			again, err := list.Render(requestOf(t, c.integral, string(after), string(after)))
 			if err != nil || len(again) > 0 {
 				t.Errorf("what is in line stays as it is: %v %v", again, err)
 			}
@@ -125,20 +131,16 @@ func TestRender(t *testing.T) {
 	}
 	// The CRD has been upgraded, which isn't known yet.
 	of := func(record string) string {
-		return `{"metadata":{"annotations":{"` + overrides.RecordAnnotation + `":` + quoted(t, record) + `}},"spec":{}}`
+		return `{"metadata":{"annotations":{"` + legacy.RecordAnnotation + `":` + quoted(t, record) + `}},"spec":{}}`
 	}
-	operations, err := list.render(requestOf(t, true, of(record(own, users)), of(record("", ""))))
+	operations, err := list.Render(requestOf(t, true, of(record(own, users)), of(record("", ""))))
 	if err != nil || len(operations) != 1 || !sameJSON(t, operations[0].Value.(string), record(own, users)) {
 		t.Errorf("the record is all that is left, and stays: %v %v", operations, err)
 	}
 	foreign := of(`{"field":"podSpecOverrides","users":{"podSpecOverrides":[]}}`)
-	operations, err = list.render(requestOf(t, false, foreign, `{"spec":{}}`))
+	operations, err = list.Render(requestOf(t, false, foreign, `{"spec":{}}`))
 	if err != nil || len(operations) != 1 || operations[0].Path != "/metadata/annotations" {
 		t.Errorf("another Trainer's record waits to be migrated, whatever is sent: %v %v", operations, err)
-	}
-	keyed := Keyed(overrides.Kubeflow23)
-	if operations, err := keyed.CompleteOwn(requestOf(t, true, foreign, foreign)); err != nil || operations != nil {
-		t.Errorf("a list by manager is not rendered: %v %v", operations, err)
 	}
 }
 
@@ -181,4 +183,29 @@ func sameJSON(t *testing.T, a, b string) bool {
 		t.Fatal(err)
 	}
 	return reflect.DeepEqual(x, y)
+}
+
+// requestOf returns a request of the integration (trusted), or of a user. before is "" for a creation.
+func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := api.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
+		Limits: review.LimitsFor(256<<10, 1000)}
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(sent)},
+		UserInfo: authenticationv1.UserInfo{Username: "user"}}}
+	if before != "" {
+		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(before)}
+	}
+	if trusted {
+		request.UserInfo.Username = "signalbox"
+	}
+	rq, err := reader.Read(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rq
 }

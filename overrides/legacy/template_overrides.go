@@ -1,4 +1,4 @@
-package overrides
+package legacy
 
 import (
 	"cmp"
@@ -9,15 +9,18 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 var historiesPath = field.NewPath("spec", TemplateOverrides)
 
-func histories(job *api.TrainJob) []Entry {
-	var entries []Entry
+func histories(job *api.TrainJob) []overrides.Entry {
+	var entries []overrides.Entry
 	for i := range job.Spec.TemplateOverrides {
 		entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
 	}
@@ -25,36 +28,30 @@ func histories(job *api.TrainJob) []Entry {
 }
 
 // history returns the entries of one manager's templateOverrides, the earliest first.
-func history(o *api.TemplateOverride) []Entry {
-	var all []Entry
+func history(o *api.TemplateOverride) []overrides.Entry {
+	var all []overrides.Entry
 	root := historiesPath.Key(o.Manager)
 	for i := range o.Job {
 		h := &o.Job[i]
 		patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{}}
 		if len(h.TargetJobs) == 0 {
-			patch.Template.Metadata = named(h.Metadata)
+			patch.Template.Metadata = overrides.MetadataPatch(h.Metadata)
 		} else {
 			patch.Template.Spec = &trainerapi.JobSetSpecPatch{
 				ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
 					return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
-						Metadata: named(h.Metadata)}}
+						Metadata: overrides.MetadataPatch(h.Metadata)}}
 				})}
 		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, Field: TemplateOverrides,
+		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Patch: patch, Field: TemplateOverrides,
 			Path: root.Child("job").Index(i)})
 	}
 	for i := range o.Pod {
 		h := &o.Pod[i]
-		var spec *trainerapi.PodSpecPatch
-		if h.Spec != nil {
-			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
-			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
-				h.Spec.TerminationGracePeriodSeconds
-		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
-			Field: TemplateOverrides, Path: root.Child("pod").Index(i)})
+		all = append(all, overrides.Entry{Manager: o.Manager, Time: h.Time, Field: TemplateOverrides,
+			Path: root.Child("pod").Index(i), Patch: forPods(h.TargetJobs, h.Metadata, podSpec(h.Spec))})
 	}
-	slices.SortStableFunc(all, func(a, b Entry) int {
+	slices.SortStableFunc(all, func(a, b overrides.Entry) int {
 		switch {
 		case a.Time == nil && b.Time == nil:
 			return 0
@@ -66,19 +63,6 @@ func history(o *api.TemplateOverride) []Entry {
 		return a.Time.Compare(b.Time.Time)
 	})
 	return all
-}
-
-func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
-	histories := job.DeepCopy().Spec.TemplateOverrides
-	for _, h := range histories {
-		for i := range h.Job {
-			h.Job[i].Time = nil
-		}
-		for i := range h.Pod {
-			h.Pod[i].Time = nil
-		}
-	}
-	return histories
 }
 
 // CheckHistories returns an error for each entry of templateOverrides that an update changes or removes. It may add
@@ -97,8 +81,11 @@ func CheckHistories(before, after *api.TrainJob) field.ErrorList {
 
 // historyOf returns a manager's templateOverrides, empty ones where it has none.
 func historyOf(job *api.TrainJob, manager string) *api.TemplateOverride {
-	of := func(o *api.TemplateOverride) bool { return o.Manager == manager }
-	return cmp.Or(first(job.Spec.TemplateOverrides, of), &api.TemplateOverride{})
+	of := func(o api.TemplateOverride) bool { return o.Manager == manager }
+	if i := slices.IndexFunc(job.Spec.TemplateOverrides, of); i >= 0 {
+		return &job.Spec.TemplateOverrides[i]
+	}
+	return &api.TemplateOverride{}
 }
 
 // checkHistory returns an error for each entry of a history that an update changes, moves or removes.
@@ -166,12 +153,12 @@ func withoutSent[T any](old, entries []T, timeOf func(*T) **metav1.Time) []T {
 // is the integration's.
 func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
 	managerOf := func(o api.TemplateOverride) string { return o.Manager }
-	errs := checkManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
-	own := func(o api.TemplateOverride) bool { return o.Manager == Manager }
+	errs := overrides.CheckManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
+	own := func(o api.TemplateOverride) bool { return o.Manager == overrides.Manager }
 	if i := slices.IndexFunc(job.Spec.TemplateOverrides, own); i >= 0 {
 		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
-			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest", Manager,
-			RuntimePatches)))
+			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest",
+			overrides.Manager, overrides.RuntimePatches)))
 	}
 	return errs
 }
@@ -196,11 +183,18 @@ type stamps struct {
 	times map[string]metav1.Time
 }
 
+// butTimes compares all but times.
+var butTimes = func() conversion.Equalities {
+	all := equality.Semantic.Copy()
+	utilruntime.Must(all.AddFunc(func(_, _ *metav1.Time) bool { return true }))
+	return all
+}()
+
 // ChangedForm returns the field of an earlier form that an update changes in more than its times, the first of several;
 // nil if there is none.
 func ChangedForm(before, after *api.TrainJob) *field.Path {
 	switch {
-	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
+	case !butTimes.DeepEqual(before.Spec.TemplateOverrides, after.Spec.TemplateOverrides):
 		return historiesPath
 	case !equality.Semantic.DeepEqual(before.Spec.PodTemplateOverrides, after.Spec.PodTemplateOverrides):
 		return field.NewPath("spec", PodTemplateOverrides)
