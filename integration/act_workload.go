@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,9 +19,12 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -146,4 +150,117 @@ func (a *actor) setReservation(ctx context.Context, wl *kueue.Workload, reason, 
 	return client.IgnoreNotFound(clientutil.PatchStatus(ctx, a.client, wl, func() (bool, error) {
 		return workload.UnsetQuotaReservationWithCondition(wl, reason, message, a.clock.Now()), nil
 	}))
+}
+
+// do creates it. One of the name is the slice itself, which the cache doesn't have yet, or one that is being deleted.
+func (s createSlice) do(ctx context.Context, a *actor, _ *situation) error {
+	err := a.client.Create(ctx, s.slice.DeepCopy())
+	if apierrors.IsAlreadyExists(err) || store.Rejected(err) {
+		ctrl.LoggerFrom(ctx).Info("The Workload with more nodes isn't created; trying again later",
+			"workload", s.slice.Name, "reason", err.Error())
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("creating Workload %s: %w", s.slice.Name, err)
+	}
+	return nil
+}
+
+// do withdraws it. That one which was replaced, whose quota is free, can't be recorded or deleted yet holds up nothing.
+func (s withdraw) do(ctx context.Context, a *actor, _ *situation) error {
+	err := s.delete(ctx, a)
+	if err != nil && podsets.Replaced(s.workload) {
+		ctrl.LoggerFrom(ctx).Info("A Workload that was replaced isn't deleted; trying again", "workload", s.workload.Name,
+			"reason", err.Error())
+		return nil
+	}
+	return err
+}
+
+// delete removes its finalizer, and then deletes it, both in the version that was read: Kueue may admit it at any
+// moment, and could still do so if it were kept while it is being deleted.
+func (s withdraw) delete(ctx context.Context, a *actor) error {
+	after := s.workload.DeepCopy()
+	if controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName) {
+		asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
+		if err := a.client.Patch(ctx, after, asRead); err != nil {
+			return unlessGone(err, "withdrawing Workload "+s.workload.Name)
+		}
+	}
+	if !after.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	err := a.client.Delete(ctx, after, client.Preconditions{UID: &after.UID, ResourceVersion: &after.ResourceVersion})
+	return unlessGone(err, "deleting Workload "+s.workload.Name)
+}
+
+func (s finalize) do(ctx context.Context, a *actor, _ *situation) error {
+	after := s.workload.DeepCopy()
+	controllerutil.AddFinalizer(after, kueue.ResourceInUseFinalizerName)
+	asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
+	return unlessGone(a.client.Patch(ctx, after, asRead), "keeping Workload "+s.workload.Name)
+}
+
+// boostManager is the name under which the API server records the writes of a boost, apart from other writes.
+const boostManager = client.FieldOwner("signalbox-boost")
+
+// do writes it to the version that was read: the Workload may have lost its quota since, or got another's boost. The
+// start doesn't depend on it.
+func (s setBoost) do(ctx context.Context, a *actor, o *situation) error {
+	wl := s.workload
+	orNull := func(text string) any {
+		if text == "" {
+			return nil
+		}
+		return text
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": wl.UID, "resourceVersion": wl.ResourceVersion, "annotations": map[string]any{
+			boost.Annotation: orNull(s.mark.Text()), boost.MarkAnnotation: orNull(s.mark.String()),
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	err = a.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch), boostManager)
+	if client.IgnoreNotFound(err) != nil {
+		a.memory.keep(o.key(), o.job.UID, func(m *record) { m.queueRead = time.Time{} }) // what was read has to be again
+		level := 0
+		if apierrors.IsConflict(err) {
+			level = 1
+		}
+		ctrl.LoggerFrom(ctx).V(level).Info("The boost of a Workload isn't written; trying again",
+			"workload", wl.Name, "reason", err.Error())
+	}
+	return nil
+}
+
+// do removes it from whatever version there is, because no other write may delay that. A boost that isn't the one that
+// was read is another's.
+func (s unboost) do(ctx context.Context, a *actor, o *situation) error {
+	wl := s.workload
+	operations := []map[string]any{{"op": "test", "path": "/metadata/uid", "value": wl.UID}}
+	remove := func(annotation string) {
+		path := "/metadata/annotations/" + strings.ReplaceAll(annotation, "/", "~1")
+		operations = append(operations, map[string]any{"op": "test", "path": path, "value": wl.Annotations[annotation]},
+			map[string]any{"op": "remove", "path": path})
+	}
+	remove(boost.MarkAnnotation)
+	if mark, ours := boost.Of(wl); ours && mark.Value != 0 {
+		remove(boost.Annotation)
+	}
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return err
+	}
+	err = a.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), boostManager)
+	if store.Rejected(err) { // it has changed, or a policy rejects it: nothing waits for that
+		ctrl.LoggerFrom(ctx).Info("The boost of a Workload isn't removed; trying again",
+			"workload", wl.Name, "after", boostRetry.String(), "reason", err.Error())
+		return nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the boost of Workload %s: %w", wl.Name, err)
+	}
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
@@ -246,5 +247,68 @@ func TestLongName(t *testing.T) {
 	h.settle("job")
 	if n := usage.NoteOf(h.workload()); len(n.User) != usage.MaxText {
 		t.Errorf("%d bytes of a name", len(n.User))
+	}
+}
+
+// TestReleasedByOthers holds that a run is recorded, too, whose quota Kueue itself releases, and no other once more.
+func TestReleasedByOthers(t *testing.T) {
+	unreserved := func(wl *kueue.Workload) {
+		workload.UnsetQuotaReservationWithCondition(wl, "Pending", "the queue is stopped", time.Now())
+	}
+	for name, c := range map[string]struct {
+		life   life // the Workload is looked at before the last step
+		change func(*kueue.Workload)
+		gone   bool
+		want   usageapi.Held
+	}{
+		"the manager cluster takes it back": {life: after(starts, pass(5*time.Second)), gone: true,
+			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 35}},
+		"it is gone with its TrainJob": {life: after(starts, jobGone), gone: true,
+			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 30}},
+		"after a restart": {life: after(starts, restarts, pass(5*time.Second)), gone: true,
+			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 35}},
+		"its queue is stopped before it is admitted": {life: life{submitted, admitted, pass(7 * time.Second)},
+			change: unreserved, want: usageapi.Held{Idle: 7}},
+		"its boost changes": {life: after(starts, pass(5*time.Second)),
+			change: func(wl *kueue.Workload) { wl.Annotations["a"] = "b" }},
+		"it was released here": {life: after(starts, evicted, podsEnd), change: unreserved,
+			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 30}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, dialect.Bundled, recording)
+			h.live(c.life[:len(c.life)-1])
+			before := h.workload()
+			h.live(c.life[len(c.life)-1:])
+			later := before
+			if c.change != nil {
+				later = before.DeepCopy()
+				c.change(later)
+			}
+			if c.gone {
+				later = before
+			}
+			for range 2 {
+				h.must(h.reconciler.Released(t.Context(), before, later))
+			}
+			wantRuns := int64(1)
+			if c.want == (usageapi.Held{}) {
+				wantRuns = 0
+			}
+			if sum, runs := h.recorded(); sum != c.want || runs != wantRuns {
+				t.Errorf("got %d runs of %+v, want %+v", runs, sum, c.want)
+			}
+		})
+	}
+	h := newHarness(t, dialect.Bundled, recording)
+	h.live(starts)
+	elsewhere, others := h.workload(), h.workload()
+	elsewhere.Status.ClusterName = ptr.To("worker")
+	others.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Controller: ptr.To(true)}}
+	jobGone(h)
+	for _, wl := range []*kueue.Workload{elsewhere, others} {
+		h.must(h.reconciler.Released(t.Context(), wl, wl))
+	}
+	if _, runs := h.recorded(); runs > 0 {
+		t.Error("another cluster counts it, or it is no TrainJob's")
 	}
 }

@@ -5,7 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
+
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // walk calls visit for every value of an API object that is set, with its path and the name of its field, in the order
@@ -72,4 +78,28 @@ func walkField(
 		return
 	}
 	walkValue(path.Child(name), name, v, visit)
+}
+
+func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+	return pipeline.Find(replicatedJobs, func(rj *jobset.ReplicatedJob) bool { return rj.Name == name })
+}
+
+func findContainer(containers []corev1.Container, name string) *corev1.Container {
+	return pipeline.Find(containers, func(c *corev1.Container) bool { return c.Name == name })
+}
+
+func names(replicatedJobs []jobset.ReplicatedJob) []string {
+	all := utilslices.Map(replicatedJobs, func(rj *jobset.ReplicatedJob) string { return rj.Name })
+	slices.Sort(all)
+	return all
+}
+
+func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
+
+// MetadataPatch returns the labels and annotations of an override's metadata, the only part that Trainer reads.
+func MetadataPatch(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
+	if meta == nil {
+		return nil
+	}
+	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
 }

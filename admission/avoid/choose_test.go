@@ -2,6 +2,7 @@ package avoid
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -238,6 +241,60 @@ func TestTerm(t *testing.T) {
 	} {
 		if got := Written(podSets); got != nil {
 			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+// TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, and
+// those that it needs. Nothing is kept off that isn't remembered, and what is tolerated had to be.
+func TestHalf(t *testing.T) {
+	random := rand.New(rand.NewPCG(44, 1))
+	for round := range 2000 {
+		var cluster Cluster
+		var counted []api.AvoidedNode
+		pools := 1 + random.IntN(4)
+		for i := range random.IntN(12) {
+			node := nodeOf(fmt.Sprintf("n%d", i), fmt.Sprint(random.IntN(pools)), int64(random.IntN(3)*4))
+			if cluster.Nodes = append(cluster.Nodes, node); random.IntN(2) == 0 {
+				counted = append(counted, remembered(node.Name, Lost, 0))
+			}
+		}
+		for pool := range random.IntN(pools + 1) {
+			cluster.Flavors = append(cluster.Flavors,
+				kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": fmt.Sprint(pool)}})
+		}
+		steps := make([]corev1.PodSpec, 1+random.IntN(3))
+		for i := range steps {
+			if steps[i] = gpu(int64(random.IntN(9))); random.IntN(3) == 0 {
+				steps[i].NodeSelector = map[string]string{"pool": fmt.Sprint(random.IntN(pools))}
+			}
+		}
+		runs := jobsOf(steps...)
+		for i := range runs.ReplicatedJobs {
+			runs.ReplicatedJobs[i].Template.Spec.Parallelism = ptr.To(1 + random.Int32N(6))
+		}
+		choice := cluster.Choose(runs, counted, nil)
+		off := sets.New(choice.Hosts...)
+		if off.Len() != len(choice.Avoided) || len(choice.Avoided)+len(choice.Tolerated) != len(counted) {
+			t.Fatalf("round %d: %d hosts of %d nodes, %d tolerated", round, off.Len(), len(choice.Avoided),
+				len(choice.Tolerated))
+		}
+		full := sets.New[string]()
+		for _, fits := range cluster.fitting(runs) {
+			taken, of := fits.of(off), fits.of(nil)
+			if 2*taken.nodes > of.nodes || of.pods >= fits.pods && of.pods-taken.pods < fits.pods {
+				t.Fatalf("round %d: %+v of %+v that fit %d pods are kept off", round, taken, of, fits.pods)
+			}
+			for host := range fits.hosts {
+				if fits.needs(host, off.Clone().Insert(host)) {
+					full.Insert(host)
+				}
+			}
+		}
+		for _, n := range choice.Tolerated {
+			if host, _ := cluster.hostOf(n); !full.Has(host) {
+				t.Fatalf("round %d: %s could be kept off", round, n.Name)
+			}
 		}
 	}
 }

@@ -3,14 +3,17 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -107,5 +110,85 @@ func lossSpecs() {
 			e.Expect(pods).To(gomega.HaveLen(1))
 			e.Expect(pods[0].Spec.NodeName).NotTo(gomega.Or(gomega.BeEmpty(), gomega.Equal(gone)))
 		}, "2m").Should(gomega.Succeed())
+	})
+}
+
+func init() {
+	if cluster.bundled() {
+		ginkgo.Describe("A TrainJob on a broken node", brokenNodeSpecs)
+	}
+}
+
+// reject marks a pod as a kubelet does whose device plugin has no device for it, and returns its node.
+func reject(ctx context.Context, tj *api.TrainJob) (node string) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() error {
+		pod := podsOf(ctx, tj)[0]
+		node = pod.Spec.NodeName
+		pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",
+			Message: "Allocate failed due to no healthy devices present"}
+		return admin.Status().Update(ctx, &pod)
+	}).Should(gomega.Succeed())
+	return node
+}
+
+// nodesOf returns the nodes of a TrainJob's pods.
+func nodesOf(ctx context.Context, tj *api.TrainJob) func() []string {
+	return func() []string {
+		nodes := sets.New[string]()
+		for _, p := range podsOf(ctx, tj) {
+			nodes.Insert(p.Spec.NodeName)
+		}
+		return sets.List(nodes)
+	}
+}
+
+func brokenNodeSpecs() {
+	ginkgo.It("is restarted elsewhere on its quota, and keeps off the node", func(ctx context.Context) {
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+			c["nodes"] = map[string]any{"avoidFor": "1h", "taint": true}
+		})
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "torch", "forever", once)
+		tj := g.submit(ctx, g.trainJob("rejected", "torch", 2))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
+		workload := workloadOf(ctx, tj).UID
+		first := reject(ctx, tj)
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
+		gomega.Expect(nodesOf(ctx, tj)()).NotTo(gomega.ContainElement(first))
+		second := reject(ctx, tj)
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(3))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
+		gomega.Expect(nodesOf(ctx, tj)()).NotTo(gomega.ContainElements(first, second), "it keeps off both")
+		gomega.Expect(workloadOf(ctx, tj).UID).To(gomega.Equal(workload), "it keeps its quota")
+		var names []string
+		for _, n := range get(ctx, tj).Status.Avoided {
+			gomega.Expect(n.Reason).To(gomega.Equal(avoid.Rejected))
+			names = append(names, n.Name)
+		}
+		gomega.Expect(names).To(gomega.Equal([]string{first, second}))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElements(
+			gomega.ContainSubstring("NodeAvoided: It keeps off node "+first), gomega.ContainSubstring("KeepsOff: ")))
+
+		ginkgo.By("having another namespace avoid one of them")
+		tainted := func() bool {
+			node := get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first}})
+			return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint })
+		}
+		gomega.Expect(tainted()).To(gomega.BeFalse(), "one namespace alone taints nothing")
+		other := newGround(ctx, map[string]int64{"a100": 8})
+		other.runtime(ctx, "torch", "forever", once)
+		theirs := other.submit(ctx, other.trainJob("rejected", "torch", 1))
+		gomega.Eventually(bound(ctx, theirs)).Should(gomega.Equal(1))
+		gomega.Eventually(func() error {
+			theirs := get(ctx, theirs)
+			theirs.Status.Avoided = []api.AvoidedNode{{Name: first, Reason: avoid.Lost, Pod: "p", Time: metav1.Now()}}
+			return admin.Status().Update(ctx, theirs)
+		}).Should(gomega.Succeed())
+		gomega.Eventually(tainted, "90s").Should(gomega.BeTrue())
+		gomega.Expect(g.plugin(ctx, "", "nodes").out).To(gomega.ContainSubstring(first))
+		gomega.Expect(admin.Delete(ctx, theirs)).To(gomega.Succeed())
+		gomega.Eventually(tainted, "90s").Should(gomega.BeFalse(), "nobody else avoids it any more")
 	})
 }

@@ -12,11 +12,17 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	"github.com/prometheus/procfs"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 )
 
 // SIGNALBOX_LIST is how many TrainJobs the list is measured with (make test-list). The suite leaves that out, because
@@ -106,4 +112,132 @@ func quietMachine() float64 {
 		busy = 1 - idle/(interval.Seconds()*float64(len(after.CPU)))
 	}
 	return busy
+}
+
+// addGangs adds what needs a scheduler that knows gangs.
+func addGangs() {
+	if hasGangs {
+		situations["its gang has no room"] = situation{
+			explain.CodeGang,
+			"",
+			func(ctx context.Context) (*ground, *api.TrainJob) {
+				g := newGround(ctx, map[string]int64{"a100": 800})
+				g.runtime(ctx, "torch", "forever")
+				return g, g.submit(ctx, g.trainJob("job", "torch", 2*nodesOfKind, gangs(api.GangRequired)))
+			},
+		}
+	}
+}
+
+// addOutages adds what a TrainJob that waits says while a controller is down.
+func addOutages() {
+	for name, s := range map[string]situation{
+		"kueue":     {explain.CodeKueueDown, "Kueue is down", nil},
+		"signalbox": {explain.CodeNoWorkload, "Signalbox is down", nil},
+	} {
+		s.stage = func(ctx context.Context) (*ground, *api.TrainJob) {
+			g, tj := waitsOn(2, nil)(ctx)
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+			cluster.mustAct("stop", name)
+			ginkgo.DeferCleanup(cluster.ensure, name)
+			return g, tj
+		}
+		situations[name+" is down"] = s
+	}
+}
+
+// waitsInQueue stages a TrainJob in a LocalQueue.
+func waitsInQueue(name string, change func(context.Context, *ground)) func(context.Context) (*ground, *api.TrainJob) {
+	return func(ctx context.Context) (*ground, *api.TrainJob) {
+		ginkgo.GinkgoHelper()
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		if change != nil {
+			change(ctx, g)
+		}
+		return g, g.submit(
+			ctx,
+			g.trainJob("job", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = name }),
+		)
+	}
+}
+
+// onCheck makes a ground whose ClusterQueue has an admission check that nobody answers.
+func onCheck(ctx context.Context) (g *ground, check string) {
+	ginkgo.GinkgoHelper()
+	ac := &kueue.AdmissionCheck{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "check-",
+		},
+		Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/check"},
+	}
+	gomega.Expect(admin.Create(ctx, ac)).To(gomega.Succeed())
+	gomega.Eventually(func() error {
+		apimeta.SetStatusCondition(&get(ctx, ac).Status.Conditions, metav1.Condition{
+			Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Active", Message: "ready",
+		})
+		return admin.Status().Update(ctx, ac)
+	}).Should(gomega.Succeed(), "Kueue adds its finalizer meanwhile")
+	ginkgo.DeferCleanup(
+		func(ctx context.Context) { gomega.Expect(ignoreNotFound(admin.Delete(ctx, ac))).To(gomega.Succeed()) },
+	)
+	g = newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+		cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{
+			AdmissionChecks: []kueue.AdmissionCheckStrategyRule{
+				{Name: kueue.AdmissionCheckReference(ac.Name)},
+			},
+		}
+	})
+	g.runtime(ctx, "torch", "forever")
+	return g, ac.Name
+}
+
+// answers has an admission check answer about a TrainJob.
+func answers(ctx context.Context, tj *api.TrainJob, check string, state kueue.CheckState, message string) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(condition(ctx, tj, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("True"))
+	gomega.Eventually(func() error {
+		wl := workloadOf(ctx, tj)
+		for i := range wl.Status.AdmissionChecks {
+			if string(wl.Status.AdmissionChecks[i].Name) == check {
+				wl.Status.AdmissionChecks[i].State, wl.Status.AdmissionChecks[i].Message = state, message
+				wl.Status.AdmissionChecks[i].LastTransitionTime = metav1.Now()
+				return admin.Status().Update(ctx, wl)
+			}
+		}
+		return fmt.Errorf("the Workload has no check %s", check)
+	}).Should(gomega.Succeed())
+}
+
+// gone deletes a runtime, although TrainJobs use it.
+func gone(ctx context.Context, g *ground, name string) {
+	ginkgo.GinkgoHelper()
+	rt := get(ctx, &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}})
+	gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
+	gomega.Eventually(func() error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(rt), rt); err != nil {
+			return ignoreNotFound(err)
+		}
+		patched(ctx, rt, `{"metadata":{"finalizers":null}}`)
+		return nil
+	}).Should(gomega.Succeed())
+}
+
+// podSays stages a TrainJob that runs, and whose pod says something.
+func podSays(ctx context.Context, change func(*corev1.Pod)) (*ground, *api.TrainJob) {
+	ginkgo.GinkgoHelper()
+	g := newGround(ctx, map[string]int64{"a100": 8})
+	g.runtime(ctx, "torch", "forever")
+	tj := g.submit(ctx, g.trainJob("job", "torch", 1))
+	gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+	var pods corev1.PodList
+	gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
+	gomega.Expect(pods.Items).To(gomega.HaveLen(1))
+	gomega.Eventually(func() error {
+		p := get(ctx, &pods.Items[0])
+		change(p)
+		return admin.Status().Update(ctx, p)
+	}).Should(gomega.Succeed())
+	return g, tj
 }
