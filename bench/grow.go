@@ -64,8 +64,8 @@ func growing(ctx context.Context, o growOptions) error {
 		Title: "TrainJobs that grow", Columns: []string{"growing", "not growing"}, Column: column,
 		Says: fmt.Sprintf("%d TrainJobs of %d nodes of one GPU are admitted with one node each. Then they share %d GPUs for "+
 			"%s (seed %d), of which an urgent TrainJob takes a third for %s, every %s on average. Each saves its work every "+
-			"%s. Signalbox's checkpointWithin is %s.",
-			o.jobs, growNodes, quota, o.over, o.seed, thirdRuns, thirdEvery, savesEvery, o.within),
+			"%s. Signalbox's checkpointWithin is %s, and grow.every %s where they grow.",
+			o.jobs, growNodes, quota, o.over, o.seed, thirdRuns, thirdEvery, savesEvery, o.within, o.every),
 	})
 	if err != nil {
 		return err
