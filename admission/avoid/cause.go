@@ -131,6 +131,7 @@ func (p Policy) cause(pod *corev1.Pod) (reason, message string) {
 		if message = waits(pod); message != "" {
 			return NotStarted, message
 		}
+	case corev1.PodSucceeded, corev1.PodUnknown:
 	}
 	return "", ""
 }

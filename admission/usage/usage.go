@@ -287,13 +287,14 @@ func Count(before *api.Usage, r *Run) *api.Usage {
 		after = before.DeepCopy()
 	}
 	until := r.Until.Truncate(time.Microsecond)
-	if after.Run == r.Key {
+	switch {
+	case after.Run == r.Key:
 		if from = after.Until.Time; !from.Before(until) {
 			return after
 		}
-	} else if until.Before(after.Until.Time) {
+	case until.Before(after.Until.Time):
 		return after
-	} else {
+	default:
 		after.Runs++
 	}
 	after.Run, after.Until = r.Key, metav1.NewMicroTime(until)

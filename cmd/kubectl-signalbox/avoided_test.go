@@ -43,7 +43,7 @@ func TestNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got struct{ Nodes []avoidedRow }
-	if err := json.Unmarshal([]byte(tr.out.String()), &got); err != nil {
+	if err := json.Unmarshal(tr.out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	var rows []string

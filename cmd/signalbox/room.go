@@ -117,7 +117,7 @@ func (r *room) queues(ctx context.Context, slice *kueue.Workload) (*simulate.Clu
 		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &class); err != nil {
 			return nil, fmt.Errorf("reading RuntimeClass %s: %w", name, err)
 		}
-		c.Surroundings.RuntimeClasses = append(c.Surroundings.RuntimeClasses, class)
+		c.RuntimeClasses = append(c.RuntimeClasses, class)
 	}
 	return c, nil
 }

@@ -31,11 +31,11 @@ import (
 type Standing int
 
 const (
-	// Unqueued: on nobody's; Kueue doesn't manage it.
+	// Unqueued is on nobody's; Kueue doesn't manage it.
 	Unqueued Standing = iota
-	// Queued: on its own.
+	// Queued is on its own.
 	Queued
-	// Owned: on that of an owner, of a kind of kueue.ownerKinds.
+	// Owned is on that of an owner, of a kind of kueue.ownerKinds.
 	Owned
 )
 

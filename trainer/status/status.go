@@ -21,6 +21,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -50,7 +51,11 @@ func Of(
 	status.JobsStatus = jobsStatus(job, js)
 	status.Initializers = initializersOf(job, js, status.JobsStatus)
 	status.Checkpoint = checkpoint.Saved(job, js, now)
-	mirror(status, job, wl)
+	if wl == nil {
+		unreserve(status, job, now)
+	} else {
+		mirror(status, job, wl)
+	}
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 			Type:               trainerapi.TrainJobFailed,
@@ -203,11 +208,22 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	return statuses
 }
 
-// mirror copies the Workload's conditions, with Kueue's reasons, messages and times. A Workload without any waits.
-func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
-	if wl == nil {
+// unreserve says that a suspended TrainJob without a Workload has no quota: one whose slice is gone gets a Workload
+// only when its user doesn't stop it any more.
+func unreserve(status *api.TrainJobStatus, job *api.TrainJob, now time.Time) {
+	if !ptr.Deref(job.Spec.Suspend, false) ||
+		!apimeta.IsStatusConditionTrue(status.Conditions, api.ConditionQuotaReserved) {
 		return
 	}
+	setCondition(status, metav1.Condition{
+		Type: api.ConditionQuotaReserved, Status: metav1.ConditionFalse, Reason: "Pending", Message: "It has no Workload",
+		LastTransitionTime: metav1.NewTime(now),
+	})
+	apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
+}
+
+// mirror copies the Workload's conditions, with Kueue's reasons, messages and times. A Workload without any waits.
+func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	suspended := ptr.Deref(job.Spec.Suspend, false)
 	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 	if suspended && c != nil && c.Status == metav1.ConditionTrue {
@@ -265,17 +281,28 @@ func markGeneration(status *api.TrainJobStatus, job *api.TrainJob) {
 	}
 }
 
-// nodesOf returns the number of nodes of a partially admitted TrainJob, such as "8 of 16"; "" for others.
+// nodesOf returns the number of nodes of a partially admitted TrainJob, such as "8 of 16"; "" for others. One that has
+// the quota to grow, and waits for a checkpoint to be started with it, still has its former number.
 func nodesOf(job *api.TrainJob, wl *kueue.Workload) string {
+	if own := dialect.Bundled.Own(job); wl != nil && !ptr.Deref(job.Spec.Suspend, false) {
+		if s := podsets.SliceOf(wl); s != nil && s.From == overrides.AdmittedNodes(own) {
+			return fmt.Sprintf("%d of %d", s.From, nodesAsked(job, s.Of))
+		}
+	}
 	podSet, fewer := podsets.PartiallyAdmitted(wl)
 	if podSet == nil {
 		return ""
 	}
-	all := podSet.Count
-	if t := job.Spec.Trainer; t != nil {
-		all = ptr.Deref(t.NumNodes, all) // one more than the pods where MPI's launcher is a node
-	}
+	all := nodesAsked(job, podSet.Count)
 	return fmt.Sprintf("%d of %d", all-fewer, all)
+}
+
+// nodesAsked returns how many nodes a TrainJob asks for whose PodSet has so many pods for them.
+func nodesAsked(job *api.TrainJob, pods int32) int32 {
+	if t := job.Spec.Trainer; t != nil {
+		return ptr.Deref(t.NumNodes, pods) // one more than the pods where MPI's launcher is a node
+	}
+	return pods
 }
 
 // maxSeconds is a hundred years, which leaves room in a time.Duration for what is added to it.

@@ -308,39 +308,22 @@ func TestDeadlineExceeded(t *testing.T) {
 	}
 }
 
-func TestNodesOf(t *testing.T) {
-	admitted := func(least *int32, pods int32) *kueue.Workload {
-		wl := &kueue.Workload{}
-		wl.Spec.PodSets = []kueue.PodSet{{Name: "node", Count: 7, MinCount: least}}
-		wl.Status.Admission = &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{{Name: "node", Count: &pods}}}
-		wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue,
-			Reason: "Admitted", Message: "The workload is admitted"}}
-		return wl
+// TestNoWorkload holds that a suspended TrainJob without a Workload doesn't say that it has quota.
+func TestNoWorkload(t *testing.T) {
+	job := &api.TrainJob{}
+	job.Spec.Suspend = ptr.To(true)
+	for _, name := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted} {
+		job.Status.Conditions = append(job.Status.Conditions, metav1.Condition{Type: name, Status: metav1.ConditionTrue,
+			Reason: "Admitted"})
 	}
-	cases := map[string]struct {
-		reason, want string
-		nodes        *int32
-		workload     *kueue.Workload
-	}{
-		"in part":        {"the user sees with how many", "4 of 7", ptr.To[int32](7), admitted(ptr.To[int32](2), 4)},
-		"the runtime's":  {"it is the PodSet's count", "4 of 7", nil, admitted(ptr.To[int32](2), 4)},
-		"MPI's launcher": {"it is a node too", "5 of 8", ptr.To[int32](8), admitted(ptr.To[int32](2), 4)},
-		"all":            {"there is nothing to say", "", ptr.To[int32](7), admitted(ptr.To[int32](2), 7)},
-		"reclaimed":      {"they have ended", "", ptr.To[int32](7), admitted(nil, 4)},
-		"waiting":        {"nothing is admitted", "", ptr.To[int32](7), &kueue.Workload{}},
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	status := Of(job, nil, nil, Running{}, now)
+	if c := status.Condition(api.ConditionQuotaReserved); c == nil || c.Status != metav1.ConditionFalse ||
+		!c.LastTransitionTime.Time.Equal(now) || status.Condition(api.ConditionAdmitted) != nil {
+		t.Errorf("got %+v", status.Conditions)
 	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			job := &api.TrainJob{}
-			job.Spec.Trainer = &trainerapi.Trainer{NumNodes: c.nodes}
-			if got := nodesOf(job, c.workload); got != c.want {
-				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
-			}
-			status := Of(job, nil, c.workload, Running{}, time.Now())
-			said := status.Condition(api.ConditionAdmitted)
-			if said != nil && strings.HasSuffix(said.Message, ", with "+c.want+" nodes") != (c.want != "") {
-				t.Errorf("%s: the condition says %q", c.reason, said.Message)
-			}
-		})
+	job.Spec.Suspend = ptr.To(false)
+	if c := Of(job, nil, nil, Running{}, now).Condition(api.ConditionAdmitted); c == nil {
+		t.Error("one that runs is about to be stopped")
 	}
 }
