@@ -185,7 +185,7 @@ var _ = ginkgo.Describe("Training", func() {
 				return from
 			}
 			gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(2))
-			gomega.Expect(get(ctx, tj).Status.Nodes).To(gomega.Equal("2 of 3"))
+			gomega.Eventually(func() string { return get(ctx, tj).Status.Nodes }).Should(gomega.Equal("2 of 3"))
 			// It grows when it has saved. Room is looked for at its first checkpoint, and not again for a minute.
 			gomega.Expect(user.Delete(ctx, other)).To(gomega.Succeed())
 			grown := runs(3, "")
