@@ -35,7 +35,7 @@ type Input struct {
 	// Flavors holds every ResourceFlavor that the admission assigns.
 	Flavors  map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec
 	Features Features
-	// KeepsOff are the hosts that the pods keep off; Effective may keep off some of them.
+	// KeepsOff are the hosts that the pods keep off.
 	KeepsOff []string
 	// Now becomes the entry's time. Trainer's webhook sets it where it is missing, and then rewrites the whole object.
 	Now metav1.Time

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -22,26 +25,87 @@ import (
 )
 
 // A suspended TrainJob is queued for PodSets that keep off the nodes that it remembers. While its Workload holds quota,
-// the PodSets stay: a node whose time is over mismatches nothing. What it remembers beyond them, of a run on this quota
-// or because Kueue admitted it before it was queued for that, is kept off by its next start.
+// the PodSets stay: a node whose time is over mismatches nothing. A start keeps off what counts then: those of these
+// nodes, what it remembers of a run on this quota, or because Kueue admitted it before it was queued for that, and what
+// others of its namespace remember. If its pods wait for nodes when nothing speaks against one any more, it is started
+// again, on its quota.
 
 // observeNodes reads what decides which nodes a suspended TrainJob keeps off.
 func (r *observer) observeNodes(ctx context.Context, o *situation) error {
 	known := &o.queue.avoiding
-	known.counted = r.policy.Avoid.Counted(o.job.Status.Avoided, o.now)
-	if len(known.counted) == 0 || managed.Elsewhere(o.job) {
-		known.counted = nil
+	if !r.policy.Avoid.On() || managed.Elsewhere(o.job) {
 		return nil
 	}
-	o.queue.later(r.policy.Avoid.Left(known.counted, o.now))
-	var nodes corev1.NodeList
-	if err := r.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.remembered(ctx, o, known); err != nil || len(known.counted)+len(known.shared) == 0 {
 		return err
 	}
-	known.cluster.Nodes = nodes.Items
+	o.queue.later(r.policy.Avoid.Left(known.counted, o.now))
 	var err error
 	known.cluster.Flavors, err = r.flavorsOf(ctx, o.job)
 	return err
+}
+
+// remembered reads which nodes count for a TrainJob, and what there is of nodes. What others of its namespace remember
+// counts for one that holds quota.
+func (r *observer) remembered(ctx context.Context, o *situation, known *avoiding) error {
+	known.counted = r.policy.Avoid.Counted(o.job.Status.Avoided, o.now)
+	if holdQuota(o.workloads.own) {
+		var jobs api.TrainJobList
+		err := r.client.List(ctx, &jobs, client.InNamespace(o.job.Namespace),
+			client.MatchingFields{avoid.Index: avoid.Remembers}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return err
+		}
+		known.shared = r.policy.Avoid.Shared(known.counted, jobs.Items, o.now)
+	}
+	if len(known.counted)+len(known.shared) == 0 {
+		return nil
+	}
+	var nodes corev1.NodeList
+	err := r.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy)
+	known.cluster.Nodes = nodes.Items
+	return err
+}
+
+// observeFreed finds out whether pods of a started TrainJob wait for nodes, and which of those that it keeps off don't
+// count any more.
+func (r *observer) observeFreed(ctx context.Context, o *situation) error {
+	hosts := avoid.Started(o.entry)
+	if len(hosts) == 0 || o.ready() || jobframework.PrebuiltWorkloadNameFor(o.job) != "" {
+		return nil
+	}
+	if left := schedulesIn - o.now.Sub(startedAt(o.observed)); left > 0 {
+		o.queue.later(left)
+		return nil
+	}
+	var known avoiding
+	if r.policy.Avoid.On() {
+		if err := r.remembered(ctx, o, &known); err != nil {
+			return err
+		}
+	}
+	all := slices.Concat(known.counted, known.shared)
+	o.queue.later(r.policy.Avoid.Left(all, o.now))
+	freed := added(hosts, known.cluster.Of(hosts, all))
+	if len(freed) == 0 {
+		return nil
+	}
+	pods, err := r.store.Pods.Running(ctx, o.owner())
+	if err == nil && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
+		o.queue.freed = freed
+	}
+	return err
+}
+
+// schedulesIn is how long pods may wait for the scheduler without a reason.
+const schedulesIn = 10 * time.Second
+
+// useFreed adds the restart of a TrainJob whose pods wait for nodes that it needn't keep off any more.
+func (p *plan) useFreed(o *situation, a *asked) {
+	if len(o.queue.freed) > 0 && a.stop == nil && o.queue.blocked == nil && !o.queue.restarts {
+		p.Do(stop{suspend{reason: "nodes that it keeps off are free"},
+			ptr.To(events.NodesFreed.Of(strings.Join(o.queue.freed, ", ")))})
+	}
 }
 
 // flavorsOf returns the ResourceFlavors that a TrainJob may be admitted on; all that there are if its queue can't be
@@ -79,35 +143,78 @@ func (r reads) clusterQueueOf(ctx context.Context, job *api.TrainJob) (*kueue.Cl
 	return cq, r.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, cq)
 }
 
-// keepOff returns what a TrainJob is queued for that would run e: it keeps off the nodes that it remembers. What a
-// start keeps off is noted. One with a Workload of others, as MultiKueue makes it, can't be queued for anything else:
-// it takes the place that it has.
-func keepOff(o *observed, e *overrides.Effective) *overrides.Effective {
-	known, counted := &o.queue.avoiding, o.queue.avoiding.counted
+// keepOff returns what a TrainJob is queued for that would run e, and least at least: it keeps off the nodes that it
+// remembers. What a start keeps off is noted. One with a Workload of others, as MultiKueue makes it, can't be queued
+// for anything else: it takes the place that it has.
+func keepOff(o *observed, e, least *overrides.Effective) *overrides.Effective {
+	known := &o.queue.avoiding
 	wl := holderOf(o.workloads.own)
 	prebuilt := jobframework.PrebuiltWorkloadNameFor(o.job) != "" && len(o.workloads.own) > 0
 	if prebuilt {
 		wl = o.workloads.own[0]
 	}
+	known.cluster.Fewer = fewerPods(wl, least)
 	if wl == nil {
-		known.choice = known.cluster.Choose(e, counted, nil)
+		known.choice = known.cluster.Choose(e, known.counted, nil)
 		return avoid.Apply(e, known.choice.Hosts)
 	}
-	kept := avoid.Kept(e, wl.Spec.PodSets)
-	known.choice = known.cluster.Choose(e, counted, kept)
-	switch placed := len(known.choice.Hosts) > len(kept) && placedOn(wl, known.choice.Hosts); {
+	queued := avoid.Kept(e, wl.Spec.PodSets)
+	still := queued
+	if !prebuilt {
+		still = known.cluster.Of(queued, slices.Concat(known.counted, known.shared))
+	}
+	known.choice = known.cluster.Choose(e, known.counted, still)
+	switch placed := placedOn(wl, added(known.choice.Hosts, queued)); {
 	case placed && prebuilt: // its pods would wait for its place, and hold quota
-		known.choice = avoid.Choice{Hosts: kept, Tolerated: counted}
+		known.choice = avoid.Choice{Hosts: still, Tolerated: known.counted}
 	case placed && !workloadevict.IsEvicted(wl):
 		return avoid.Apply(e, known.choice.Hosts) // it is queued again
+	default:
+		known.share(e, wl, queued)
 	}
-	return avoid.Apply(e, kept)
+	return avoid.Apply(e, queued)
+}
+
+// share has a start keep off what others of its namespace remember, unless it is placed there.
+func (a *avoiding) share(e *overrides.Effective, wl *kueue.Workload, queued []string) {
+	shared := a.cluster.Choose(e, a.shared, a.choice.Hosts)
+	if placedOn(wl, added(shared.Hosts, queued)) {
+		return
+	}
+	a.choice.Hosts, a.choice.Avoided = shared.Hosts, append(a.choice.Avoided, shared.Avoided...)
+}
+
+// added returns the hosts that are not among others.
+func added(hosts, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return slices.Contains(others, host) })
+}
+
+// fewerPods returns how many pods of its ReplicatedJobs a TrainJob runs, where they may be fewer than these say: those
+// of its admission, or else of what it runs at least, which is nil for one without a minimum.
+func fewerPods(wl *kueue.Workload, least *overrides.Effective) map[string]int64 {
+	pods := map[string]int64{}
+	if wl != nil && wl.Status.Admission != nil {
+		for _, a := range wl.Status.Admission.PodSetAssignments {
+			if a.Count != nil {
+				pods[string(a.Name)] = int64(*a.Count)
+			}
+		}
+		return pods
+	}
+	if least == nil {
+		return nil
+	}
+	for i := range least.ReplicatedJobs {
+		rj := &least.ReplicatedJobs[i]
+		pods[rj.Name] = int64(overrides.PodsPerJob(rj)) * int64(rj.Replicas)
+	}
+	return pods
 }
 
 // placedOn reports whether Kueue has assigned one of some hosts to a Workload's pods, or places that may be: those of
 // levels above the hostname.
 func placedOn(wl *kueue.Workload, hosts []string) bool {
-	return wl.Status.Admission != nil && slices.ContainsFunc(wl.Status.Admission.PodSetAssignments,
+	return len(hosts) > 0 && wl.Status.Admission != nil && slices.ContainsFunc(wl.Status.Admission.PodSetAssignments,
 		func(a kueue.PodSetAssignment) bool {
 			return a.TopologyAssignment != nil && (!tas.IsLowestLevelHostname(a.TopologyAssignment.Levels) ||
 				slices.ContainsFunc(hosts, func(host string) bool { return tas.HasNodeInPodSetAssignment(&a, host) }))

@@ -78,7 +78,9 @@ func (r *observer) observeRunning(ctx context.Context, o *situation) (err error)
 			return r.observeEnd(ctx, o)
 		}
 	case !startedAt(o.observed).IsZero():
-		o.queue.pods.missing, err = r.missingPods(ctx, o)
+		if o.queue.pods.missing, err = r.missingPods(ctx, o); err == nil {
+			err = r.observeFreed(ctx, o)
+		}
 	}
 	return err
 }

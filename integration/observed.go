@@ -110,6 +110,9 @@ type wouldRun struct {
 // avoiding is what a suspended TrainJob remembers of nodes.
 type avoiding struct {
 	counted []api.AvoidedNode
+	// shared is what others of its namespace remember. It is kept off by a start alone: what waits isn't queued again
+	// whenever one of them meets a node.
+	shared  []api.AvoidedNode
 	cluster avoid.Cluster
 	// choice is what its start keeps off.
 	choice avoid.Choice
@@ -141,6 +144,8 @@ type whileItRuns struct {
 	begun *usage.Note
 	// boost is what its Workload's boost is to be; nil if that stays as it is.
 	boost *boost.Decision
+	// freed are the hosts that its pods keep off, wait for, and needn't keep off any more.
+	freed []string
 	growth
 }
 

@@ -137,6 +137,7 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
 	defer p.begins(o)
 	p.grow(o, a)
+	p.useFreed(o, a)
 	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}

@@ -77,16 +77,20 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
-	effective = keepOff(o.observed, effective)
 	o.queue.effective = effective
-	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets); err != nil {
+	least, invalid := r.fewest(o)
+	queued := keepOff(o.observed, effective, least)
+	if o.queue.podSets, err = podsets.Of(queued, r.policy.features.podSets); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
 	if errs := r.checkTopology(o.queue.podSets); len(errs) > 0 {
 		return blocked(ReasonInvalidRuntime, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
 	}
-	if err := r.setMinCount(o); err != nil {
-		return blocked(ReasonInvalidMinimum, err)
+	if least != nil && invalid == nil {
+		invalid = podsets.SetMinCount(o.queue.podSets, least)
+	}
+	if invalid != nil {
+		return blocked(ReasonInvalidMinimum, invalid)
 	}
 	o.compare()
 	if o.workloads.noClass && len(o.queue.current) == 0 {
@@ -132,25 +136,26 @@ func (r *resolver) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) e
 		"refer to a runtime with fewer", store.Describe(job), len(steps), most))
 }
 
-func (r *resolver) setMinCount(o *situation) error {
+// fewest returns what a TrainJob would run with its minimum of nodes; nil if it has none.
+func (r *resolver) fewest(o *situation) (*overrides.Effective, error) {
 	if !r.policy.features.partialAdmission {
-		return nil
+		return nil, nil
 	}
 	runtime := o.queue.choice.Settings
 	least, err := overrides.MinNodes(o.job, runtime)
 	if err != nil || least >= overrides.Nodes(o.job, runtime) {
-		return err
+		return nil, err
 	}
 	dialect := o.trainer.Dialect
 	if !dialect.PartialAdmission {
-		return webhook.ErrNoPartialAdmission
+		return nil, webhook.ErrNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
 		dialect.Rules, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
 	if err != nil {
-		return fmt.Errorf("with %d nodes: %w", least, err)
+		return nil, fmt.Errorf("with %d nodes: %w", least, err)
 	}
-	return podsets.SetMinCount(o.queue.podSets, effective)
+	return effective, nil
 }
 
 // checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check

@@ -138,6 +138,11 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 			return err
 		}
 	}
+	if r.policy.Avoid.On() {
+		if err := indexer.IndexField(ctx, &api.TrainJob{}, avoid.Index, avoid.IndexOf); err != nil {
+			return err
+		}
+	}
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
 		return err
 	}

@@ -7,12 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueuemath "sigs.k8s.io/kueue/pkg/util/math"
 	"sigs.k8s.io/kueue/pkg/util/resource"
 	"sigs.k8s.io/kueue/pkg/workload"
 )
@@ -81,6 +83,15 @@ func (c Counting) Total(wl *kueue.Workload) corev1.ResourceList {
 		}
 	}
 	return total
+}
+
+// Times returns how often a quantity above 0 fits in another. What an int64 can't hold in thousandths, more than 8 Pi,
+// counts as the most that it can, where Quantity.MilliValue returns 0.
+func Times(one, in apiresource.Quantity) int64 {
+	if in.Cmp(one) < 0 {
+		return 0
+	}
+	return kueuemath.SafeMilliValue(in) / kueuemath.SafeMilliValue(one)
 }
 
 // fillRequests has a limit without a request be requested, as the API server has it in pods. Kueue v0.19.2 does so

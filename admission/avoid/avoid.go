@@ -3,7 +3,8 @@
 //
 // Mark says what a pod shows of its node (cause.go). Blame and Remember keep that in status.avoided of the TrainJob
 // (judge.go). Choose decides which of these nodes are kept off (choose.go), and Apply writes them into what is queued
-// (term.go). Tally counts the namespaces that avoid a node (tally.go).
+// (term.go). Shared is what TrainJobs of a namespace tell each other, and Tally counts the namespaces that avoid a node
+// (tally.go).
 package avoid
 
 import (
@@ -43,6 +44,12 @@ const skew = time.Minute
 // Counted returns which of the nodes that are remembered count now: the latest first, and at most as many as are
 // avoided.
 func (p Policy) Counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNode {
+	counted := p.counted(known, now)
+	return counted[:min(len(counted), p.AtMost)]
+}
+
+// counted returns all of them.
+func (p Policy) counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNode {
 	if !p.On() || len(known) == 0 {
 		return nil
 	}
@@ -52,7 +59,7 @@ func (p Policy) Counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNod
 	slices.SortFunc(counted, func(a, b api.AvoidedNode) int {
 		return cmp.Or(b.Time.Compare(a.Time.Time), cmp.Compare(a.Name, b.Name))
 	})
-	return counted[:min(len(counted), p.AtMost)]
+	return counted
 }
 
 func (p Policy) counts(n api.AvoidedNode, now time.Time) bool {

@@ -1,11 +1,17 @@
 package avoid
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 var (
@@ -147,6 +153,44 @@ func TestMarkedAt(t *testing.T) {
 		policy.Mark(kept, pod)
 		if got := kept.Status.Conditions[0].LastTransitionTime; !got.Equal(&c.want) {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestShared holds what TrainJobs of a namespace tell each other: what isn't a program's own failure, of nodes that one
+// doesn't count itself, the latest of a node, and no more than it may keep off.
+func TestShared(t *testing.T) {
+	jobOf := func(nodes ...api.AvoidedNode) (job api.TrainJob) {
+		job.Status.Avoided = nodes
+		return job
+	}
+	jobs := []api.TrainJob{
+		jobOf(remembered("own", Lost, 0), remembered("alone", NotStartedAlone, 0), remembered("early", FailedEarly, 0)),
+		jobOf(remembered("old", Lost, 2*time.Hour), remembered("image", NotStarted, time.Minute)),
+		jobOf(remembered("image", NotStarted, 0), remembered("lost", Lost, 3*time.Minute),
+			remembered("rejects", Rejected, 2*time.Minute)),
+	}
+	for name, c := range map[string]struct {
+		policy Policy
+		want   string
+	}{
+		"three":   {policy, "image, rejects"},
+		"more":    {Policy{For: time.Hour, AtMost: 9}, "image, rejects, lost"},
+		"no room": {Policy{For: time.Hour, AtMost: 1}, ""},
+		"off":     {Policy{AtMost: 9}, ""},
+	} {
+		if got := Names(c.policy.Shared(jobs[0].Status.Avoided[:1], jobs, now)); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+	there := jobOf(remembered("own", Lost, 0))
+	if got := IndexOf(&there); !slices.Equal(got, []string{Remembers}) {
+		t.Errorf("it remembers: got %v", got)
+	}
+	there.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+	for _, o := range []client.Object{&api.TrainJob{}, &corev1.Pod{}, &there} {
+		if got := IndexOf(o); got != nil {
+			t.Errorf("%T remembers none of this cluster: got %v", o, got)
 		}
 	}
 }

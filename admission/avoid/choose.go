@@ -6,16 +6,20 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // Cluster is what a choice depends on: the nodes, and the flavors that the TrainJob's ClusterQueue may assign. Without
@@ -23,6 +27,9 @@ import (
 type Cluster struct {
 	Nodes   []corev1.Node
 	Flavors []kueue.ResourceFlavorSpec
+	// Fewer are the pods of ReplicatedJobs, by their names, that run with fewer than they say: those of a partial
+	// admission, or of its minimum.
+	Fewer map[string]int64
 }
 
 // Choice is which of the nodes that are remembered a TrainJob keeps off.
@@ -36,21 +43,24 @@ type Choice struct {
 }
 
 // Choose returns which of the nodes that count a TrainJob keeps off; the first have precedence. kept are hosts that it
-// keeps off whatever the nodes are, because it is admitted so. Of the nodes that fit the pods of a ReplicatedJob on a
-// flavor, no more than half are kept off, and none that its pods need because the others can't hold all of them.
+// keeps off whatever the nodes are. Of the nodes that fit the pods of a ReplicatedJob on a flavor, no more than half
+// are kept off, and none that its pods, or those of all that run at a time, need because the others can't hold all of
+// them.
 func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept []string) Choice {
 	choice := Choice{Hosts: kept}
 	if len(counted) == 0 {
 		return choice
 	}
 	off, fitting := sets.New(kept...), c.fitting(e)
+	beside := c.beside(e, fitting)
 	for _, n := range counted {
 		host, found := c.hostOf(n)
 		if !found {
 			continue
 		}
 		next := off.Clone().Insert(host)
-		needed := host == "" || slices.ContainsFunc(fitting, func(f fits) bool { return f.needs(host, next) })
+		needed := host == "" || slices.ContainsFunc(fitting, func(f fits) bool { return f.needs(host, next) }) ||
+			slices.ContainsFunc(beside, func(steps []fits) bool { return !c.holds(steps, next) })
 		if needed && !off.Has(host) {
 			choice.Tolerated = append(choice.Tolerated, n)
 			continue
@@ -62,6 +72,17 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 		choice.Hosts = sets.List(off)
 	}
 	return choice
+}
+
+// Of returns which of some hosts are those of nodes that are remembered.
+func (c Cluster) Of(hosts []string, known []api.AvoidedNode) (of []string) {
+	for _, n := range known {
+		if host, found := c.hostOf(n); found && slices.Contains(hosts, host) && !slices.Contains(of, host) {
+			of = append(of, host)
+		}
+	}
+	slices.Sort(of)
+	return of
 }
 
 // hostOf returns the hostname of a node that is remembered; "" if it has no label for it, which NotIn doesn't exclude.
@@ -81,9 +102,12 @@ func Replaced(n api.AvoidedNode, node *corev1.Node) bool {
 
 // fits are the nodes that the pods of a ReplicatedJob fit on a flavor.
 type fits struct {
-	pods int64
+	step, flavor int
+	pods         int64
+	requests     corev1.ResourceList
 	// hosts are the nodes by their hostnames: several may have the same, and some have none.
 	hosts map[string]room
+	nodes sets.Set[string]
 }
 
 // room is a number of nodes, and how many pods fit these when nothing else runs there.
@@ -114,17 +138,18 @@ func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 	}
 	for i := range e.ReplicatedJobs {
 		rj := &e.ReplicatedJobs[i]
-		for _, flavor := range flavors {
+		for j, flavor := range flavors {
 			pod := podOn(&rj.Template.Spec.Template.Spec, flavor)
-			affinity, requests := nodeaffinity.GetRequiredNodeAffinity(pod), resourcehelper.PodRequests(pod,
-				resourcehelper.PodResourcesOptions{})
-			f := fits{int64(overrides.PodsPerJob(rj)) * int64(rj.Replicas), map[string]room{}}
-			for j := range c.Nodes {
-				node := &c.Nodes[j]
+			f := fits{step: i, flavor: j, pods: c.podsOf(rj), hosts: map[string]room{}, nodes: sets.New[string](),
+				requests: resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})}
+			affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+			for k := range c.Nodes {
+				node := &c.Nodes[k]
 				if matches, err := affinity.Match(node); err == nil && matches && takes(node, pod) {
-					if n := holds(node, requests); n > 0 {
+					if n := holds(node.Status.Allocatable, f.requests); n > 0 {
 						host := node.Labels[corev1.LabelHostname]
 						f.hosts[host] = room{f.hosts[host].nodes + 1, f.hosts[host].pods + n}
+						f.nodes.Insert(node.Name)
 					}
 				}
 			}
@@ -132,6 +157,64 @@ func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 		}
 	}
 	return all
+}
+
+// podsOf returns how many pods of a ReplicatedJob run.
+func (c Cluster) podsOf(rj *jobset.ReplicatedJob) int64 {
+	all := int64(overrides.PodsPerJob(rj)) * int64(rj.Replicas)
+	if fewer, some := c.Fewer[rj.Name]; some {
+		return min(fewer, all)
+	}
+	return all
+}
+
+// beside returns the ReplicatedJobs that run at a time, several on a flavor, for all of which the flavor has room.
+func (c Cluster) beside(e *overrides.Effective, fitting []fits) (all [][]fits) {
+	for _, phase := range overrides.Phases(e.ReplicatedJobs) {
+		byFlavor := map[int][]fits{}
+		for _, f := range fitting {
+			if slices.Contains(phase, f.step) && len(f.hosts) > 0 {
+				byFlavor[f.flavor] = append(byFlavor[f.flavor], f)
+			}
+		}
+		for _, steps := range byFlavor {
+			if len(steps) > 1 && c.holds(steps, nil) {
+				all = append(all, steps)
+			}
+		}
+	}
+	return all
+}
+
+// holds reports whether the nodes hold the pods of some steps beside each other, if some hosts are kept off and nothing
+// else runs there. Each takes the first nodes that have room for it, so there may be a way that this doesn't find.
+func (c Cluster) holds(steps []fits, off sets.Set[string]) bool {
+	left, open := make([]int64, len(steps)), 0
+	for i := range steps {
+		if left[i] = steps[i].pods; left[i] > 0 {
+			open++
+		}
+	}
+	for i := 0; i < len(c.Nodes) && open > 0; i++ {
+		node := &c.Nodes[i]
+		if off.Has(node.Labels[corev1.LabelHostname]) {
+			continue
+		}
+		free := node.Status.Allocatable
+		for j, step := range steps {
+			if left[j] == 0 || !step.nodes.Has(node.Name) {
+				continue
+			}
+			n := min(left[j], holds(free, step.requests))
+			if n > 0 {
+				free = without(free, step.requests, n)
+			}
+			if left[j] -= n; left[j] == 0 {
+				open--
+			}
+		}
+	}
+	return open == 0
 }
 
 // podOn returns a pod as a flavor places it.
@@ -144,21 +227,40 @@ func podOn(spec *corev1.PodSpec, flavor kueue.ResourceFlavorSpec) *corev1.Pod {
 	maps.Copy(selector, pod.Spec.NodeSelector)
 	pod.Spec.NodeSelector = selector
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, flavor.Tolerations...)
+	workload.UseLimitsAsMissingRequestsInPod(&pod.Spec) // as the API server does
 	return pod
 }
 
-// holds returns how many pods with some requests a node holds when nothing else runs there.
-func holds(node *corev1.Node, requests corev1.ResourceList) int64 {
+// holds returns how many pods with some requests fit in what a node has.
+func holds(free, requests corev1.ResourceList) int64 {
 	most := int64(math.MaxInt32)
-	if pods, bounded := node.Status.Allocatable[corev1.ResourcePods]; bounded {
-		most = pods.Value()
+	if pods, bounded := free[corev1.ResourcePods]; bounded {
+		most = min(most, max(pods.Value(), 0))
 	}
 	for name, need := range requests {
-		if has := node.Status.Allocatable[name]; !need.IsZero() {
-			most = min(most, has.MilliValue()/need.MilliValue())
+		if need.Sign() > 0 {
+			most = min(most, podsets.Times(need, free[name]))
 		}
 	}
 	return most
+}
+
+// without returns what a node has beside so many pods, of what these request.
+func without(free, requests corev1.ResourceList, pods int64) corev1.ResourceList {
+	left := maps.Clone(free)
+	take := func(name corev1.ResourceName, q resource.Quantity) {
+		has := left[name].DeepCopy()
+		q.Mul(pods)
+		has.Sub(q)
+		left[name] = has
+	}
+	for name, need := range requests {
+		take(name, need.DeepCopy())
+	}
+	if _, bounded := free[corev1.ResourcePods]; bounded {
+		take(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+	}
+	return left
 }
 
 // takes reports whether a node takes a pod as to its taints. One that isn't ready, which a taint shows,

@@ -79,6 +79,14 @@ func TestChoose(t *testing.T) {
 		}
 		return all
 	}
+	limits, huge := gpu(8), gpu(1)
+	limits.Containers[0].Resources.Limits = limits.Containers[0].Resources.Requests
+	limits.Containers[0].Resources.Requests = nil
+	huge.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("2Ei")
+	after := jobsOf(gpu(8), gpu(8))
+	after.ReplicatedJobs[1].DependsOn = []jobset.DependsOn{{Name: "rj0", Status: jobset.DependencyComplete}}
+	sized := append(nodes(1, "a"), nodeOf("a1", "a", 4))
+	sized[1].Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
 	for name, c := range map[string]struct {
 		nodes   []corev1.Node
 		flavors []kueue.ResourceFlavorSpec
@@ -88,6 +96,7 @@ func TestChoose(t *testing.T) {
 		want    []string
 		left    int
 		fresh   int // those that are neither kept off nor tolerated
+		fewer   map[string]int64
 	}{
 		"none is remembered": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), kept: []string{"z"}, want: []string{"z"}},
 		"one of four": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a1"},
@@ -106,6 +115,19 @@ func TestChoose(t *testing.T) {
 			want: []string{"a1.host"}, left: 1},
 		"its pods don't fit at all": {nodes: nodes(2, "a"), runs: podsOf(3, gpu(8)), counted: []string{"a1", "a0"},
 			want: []string{"a1.host"}, left: 1},
+		"its pods need all, by their limits": {nodes: nodes(2, "a"), runs: podsOf(2, limits), counted: []string{"a1"},
+			left: 1},
+		"its pods need all, by their minimum fewer": {nodes: nodes(4, "a"), runs: podsOf(4, gpu(8)),
+			counted: []string{"a1", "a2"}, fewer: map[string]int64{"rj0": 3}, want: []string{"a1.host"}, left: 1},
+		"no node holds a pod": {nodes: nodes(2, "a"), runs: jobsOf(huge), counted: []string{"a1", "a0"},
+			want: []string{"a0.host", "a1.host"}},
+		"two steps need a node each": {nodes: nodes(2, "a"), runs: jobsOf(gpu(8), gpu(8)), counted: []string{"a1"}, left: 1},
+		"two steps need a node in turn": {nodes: nodes(2, "a"), runs: after, counted: []string{"a1"},
+			want: []string{"a1.host"}},
+		"two steps share a node": {nodes: nodes(2, "a"), runs: jobsOf(gpu(4), gpu(4)), counted: []string{"a1"},
+			want: []string{"a1.host"}},
+		"two steps share no node by its number of pods": {nodes: sized, runs: jobsOf(gpu(2), gpu(2)),
+			counted: []string{"a0"}, left: 1},
 		"it has no hostname": {nodes: append(nodes(3, "a"), unnamed), runs: jobsOf(gpu(1)), counted: []string{"x"}, left: 1},
 		"others have no GPU": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 0), nodeOf("d", "d", 0)),
 			runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
@@ -149,7 +171,7 @@ func TestChoose(t *testing.T) {
 			for _, n := range c.counted {
 				counted = append(counted, remembered(n, Lost, 0))
 			}
-			got := Cluster{Nodes: c.nodes, Flavors: c.flavors}.Choose(c.runs, counted, c.kept)
+			got := Cluster{Nodes: c.nodes, Flavors: c.flavors, Fewer: c.fewer}.Choose(c.runs, counted, c.kept)
 			if !slices.Equal(got.Hosts, c.want) || len(got.Tolerated) != c.left ||
 				len(got.Avoided) != len(counted)-c.left-c.fresh {
 				t.Errorf("got %v, %d are tolerated; want %v, %d", got.Hosts, len(got.Tolerated), c.want, c.left)
@@ -246,7 +268,8 @@ func TestTerm(t *testing.T) {
 }
 
 // TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, and
-// those that it needs. Nothing is kept off that isn't remembered, and what is tolerated had to be.
+// those that it needs, beside other steps too. Nothing is kept off that isn't remembered, and what is tolerated had to
+// be.
 func TestHalf(t *testing.T) {
 	random := rand.New(rand.NewPCG(44, 1))
 	for round := range 2000 {
@@ -279,8 +302,18 @@ func TestHalf(t *testing.T) {
 			t.Fatalf("round %d: %d hosts of %d nodes, %d tolerated", round, off.Len(), len(choice.Avoided),
 				len(choice.Tolerated))
 		}
-		full := sets.New[string]()
-		for _, fits := range cluster.fitting(runs) {
+		full, fitting := sets.New[string](), cluster.fitting(runs)
+		for _, steps := range cluster.beside(runs, fitting) {
+			if !cluster.holds(steps, off) {
+				t.Fatalf("round %d: steps that run at a time have no room beside each other", round)
+			}
+			for _, n := range choice.Tolerated {
+				if host, _ := cluster.hostOf(n); !cluster.holds(steps, off.Clone().Insert(host)) {
+					full.Insert(host)
+				}
+			}
+		}
+		for _, fits := range fitting {
 			taken, of := fits.of(off), fits.of(nil)
 			if 2*taken.nodes > of.nodes || of.pods >= fits.pods && of.pods-taken.pods < fits.pods {
 				t.Fatalf("round %d: %+v of %+v that fit %d pods are kept off", round, taken, of, fits.pods)
@@ -296,5 +329,18 @@ func TestHalf(t *testing.T) {
 				t.Fatalf("round %d: %s could be kept off", round, n.Name)
 			}
 		}
+	}
+}
+
+// TestOf holds which hosts are those of nodes that are remembered.
+func TestOf(t *testing.T) {
+	recent := nodeOf("n3", "a", 8)
+	recent.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
+	cluster := Cluster{Nodes: []corev1.Node{nodeOf("n1", "a", 8), nodeOf("n2", "a", 8), recent}}
+	known := []api.AvoidedNode{remembered("gone", Lost, 0), remembered("n1", Lost, 0), remembered("n1", Rejected, 0),
+		remembered("n3", Lost, 0)}
+	got := cluster.Of([]string{"n1.host", "n2.host", "n3.host", "gone", "other"}, known)
+	if !slices.Equal(got, []string{"gone", "n1.host"}) {
+		t.Errorf("got %v", got)
 	}
 }

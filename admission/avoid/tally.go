@@ -1,15 +1,54 @@
 package avoid
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
+
+// Index finds the TrainJobs that remember nodes of this cluster, by the value Remembers.
+const (
+	Index     = "signalbox.avoided"
+	Remembers = "true"
+)
+
+// IndexOf returns the values of Index of a TrainJob.
+func IndexOf(o client.Object) []string {
+	job, ok := o.(*api.TrainJob)
+	if !ok || len(job.Status.Avoided) == 0 || elsewhere(job) {
+		return nil
+	}
+	return []string{Remembers}
+}
+
+// elsewhere reports whether another cluster runs a TrainJob: its nodes are that one's.
+func elsewhere(job *api.TrainJob) bool {
+	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
+}
+
+// Shared returns which nodes that the TrainJobs of a namespace remember one of them keeps off beside those that it
+// counts of its own; the latest first. What may be a program's own failure isn't shared.
+func (p Policy) Shared(own []api.AvoidedNode, jobs []api.TrainJob, now time.Time) (shared []api.AvoidedNode) {
+	var all []api.AvoidedNode
+	for i := range jobs {
+		all = append(all, jobs[i].Status.Avoided...)
+	}
+	for _, n := range p.counted(all, now) {
+		isOf := func(other api.AvoidedNode) bool { return other.Name == n.Name }
+		certain := n.Reason == Lost || n.Reason == Rejected || n.Reason == NotStarted
+		if certain && !slices.ContainsFunc(own, isOf) && !slices.ContainsFunc(shared, isOf) {
+			shared = append(shared, n)
+		}
+	}
+	return shared[:min(len(shared), max(p.AtMost-len(own), 0))]
+}
 
 // Count is who avoids a node.
 type Count struct {
@@ -38,8 +77,8 @@ func Present(nodes []corev1.Node) func(api.AvoidedNode) bool {
 func (p Policy) Tally(jobs []api.TrainJob, is func(api.AvoidedNode) bool, now time.Time) map[string]Count {
 	counts := map[string]Count{}
 	for i := range jobs {
-		if ptr.Deref(jobs[i].Spec.ManagedBy, "") == kueue.MultiKueueControllerName {
-			continue // its nodes are another cluster's
+		if elsewhere(&jobs[i]) {
+			continue
 		}
 		for _, n := range p.Counted(jobs[i].Status.Avoided, now) {
 			if !is(n) {

@@ -3,6 +3,7 @@ package avoid
 import (
 	"slices"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -121,6 +122,24 @@ func Kept(e *overrides.Effective, podSets []kueue.PodSet) []string {
 		return nil
 	}
 	return hosts
+}
+
+// Started returns the hosts that the pods of a started TrainJob keep off, as the integration's entry says, which may be
+// nil; nil for none.
+func Started(entry *trainerapi.RuntimePatch) []string {
+	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil ||
+		entry.TrainingRuntimeSpec.Template.Spec == nil {
+		return nil
+	}
+	var podSets []kueue.PodSet
+	for i := range entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
+		podSet := kueue.PodSet{}
+		if _, spec := overrides.PodPatchOf(&entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[i]); spec != nil {
+			podSet.Template.Spec.Affinity = spec.Affinity
+		}
+		podSets = append(podSets, podSet)
+	}
+	return slices.Clone(Written(podSets))
 }
 
 // Written returns the hosts that all PodSets of a Workload keep off by the last requirement of each term, as Apply

@@ -12,14 +12,18 @@ package grow
 import (
 	"fmt"
 	"maps"
+	"math"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	kueuemath "sigs.k8s.io/kueue/pkg/util/math"
 	"sigs.k8s.io/kueue/pkg/workload"
 	"sigs.k8s.io/kueue/pkg/workloadslicing"
 
@@ -152,31 +156,32 @@ func (w Want) Free(cq *kueue.ClusterQueue, wl *kueue.Workload) int32 {
 			continue
 		}
 		for name, flavor := range a.Flavors {
-			usage := a.ResourceUsage[name]
-			perPod, free := usage.MilliValue()/count, unused(cq, flavor, string(name))
-			if perPod > 0 {
-				most = min(most, w.Have+int32(min(max(free/perPod, 0), 1<<30)))
+			perPod := kueuemath.SafeMilliValue(a.ResourceUsage[name]) / count
+			if free := kueuemath.SafeMilliValue(unused(cq, flavor, name)); perPod > 0 {
+				most = int32(min(int64(most), int64(w.Have)+min(max(free/perPod, 0), math.MaxInt32)))
 			}
 		}
 	}
 	return most
 }
 
-// unused returns the quota of a flavor that is free, in thousandths.
-func unused(cq *kueue.ClusterQueue, flavor kueue.ResourceFlavorReference, resource string) (free int64) {
+// unused returns the quota of a flavor that is free.
+func unused(
+	cq *kueue.ClusterQueue, flavor kueue.ResourceFlavorReference, name corev1.ResourceName,
+) (free resource.Quantity) {
 	for _, group := range cq.Spec.ResourceGroups {
 		for _, f := range group.Flavors {
 			for i := range f.Resources {
-				if f.Name == flavor && string(f.Resources[i].Name) == resource {
-					free += f.Resources[i].NominalQuota.MilliValue()
+				if f.Name == flavor && f.Resources[i].Name == name {
+					free.Add(f.Resources[i].NominalQuota)
 				}
 			}
 		}
 	}
 	for _, f := range cq.Status.FlavorsReservation {
 		for i := range f.Resources {
-			if f.Name == flavor && string(f.Resources[i].Name) == resource {
-				free -= f.Resources[i].Total.MilliValue()
+			if f.Name == flavor && f.Resources[i].Name == name {
+				free.Sub(f.Resources[i].Total)
 			}
 		}
 	}

@@ -60,10 +60,13 @@ var (
 		"It keeps off node %s for %s, from its next start on, unless it needs the node: pod %s %s (%s)")
 	NodeRestarting = warning("NodeRestarting", "Restarting",
 		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are")
-	KeepsOff   = normal("KeepsOff", "Starting", "Its pods keep off nodes on which others of it couldn't run: %s")
+	KeepsOff = normal("KeepsOff", "Starting",
+		"Its pods keep off nodes on which others of it, or of its namespace, couldn't run: %s")
 	NodesTaken = warning("NodesTaken", "Starting",
 		"Its pods may run on nodes on which others of it couldn't, because it keeps off half of those that fit, or "+
 			"because the others can't hold all its pods: %s; it keeps off: %s")
+	NodesFreed = normal("NodesFreed", "Restarting",
+		"It is started again on its quota: its pods wait for nodes, and nothing speaks against these any more: %s")
 	// NodeShared is an event of a node.
 	NodeShared = warning("AvoidedByTrainJobs", "Scheduling",
 		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)")

@@ -191,4 +191,25 @@ func brokenNodeSpecs() {
 		gomega.Expect(admin.Delete(ctx, theirs)).To(gomega.Succeed())
 		gomega.Eventually(tainted, "90s").Should(gomega.BeFalse(), "nobody else avoids it any more")
 	})
+
+	ginkgo.It("runs on the node again when its time is over and others fill the rest", func(ctx context.Context) {
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+			c["nodes"] = map[string]any{"avoidFor": "40s"}
+		})
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "torch", "forever", once)
+		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		workload := workloadOf(ctx, tj).UID
+		others := g.submit(ctx, g.trainJob("others", "torch", 7))
+		gomega.Eventually(bound(ctx, others)).Should(gomega.Equal(7), "they fill the other nodes")
+		first := reject(ctx, tj)
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2))
+		gomega.Eventually(func() string { return g.plugin(ctx, "", "explain", tj.Name).out }).Should(
+			gomega.ContainSubstring("its pods keep off nodes " + first))
+		gomega.Eventually(bound(ctx, tj), "90s").Should(gomega.Equal(1))
+		gomega.Expect(nodesOf(ctx, tj)()).To(gomega.ConsistOf(first))
+		gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.ContainSubstring("NodesFreed: ")))
+		gomega.Expect(workloadOf(ctx, tj).UID).To(gomega.Equal(workload), "it keeps its quota")
+	})
 }

@@ -72,6 +72,7 @@ func (w *world) start() {
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
 	must(m.indexes.IndexField(ctx, nil, store.PodIndex, store.PodIndexOf))
 	must(m.indexes.IndexField(ctx, nil, integration.PriorityIndex, integration.PriorityIndexOf))
+	must(m.indexes.IndexField(ctx, nil, avoid.Index, avoid.IndexOf))
 	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	config.Usage.Enabled = w.records

@@ -23,6 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // exceeds returns which ResourceQuota of a namespace is smaller than what a TrainJob uses at a time; nil if none is.
@@ -46,7 +47,7 @@ func (t *Trial) exceeds(
 		if err != nil {
 			return nil, err
 		}
-		for _, together := range phases(needs.Fewest) {
+		for _, together := range overrides.Phases(needs.Fewest) {
 			total := objects
 			for j := range needs.Fewest {
 				rj, pod := &needs.Fewest[j], pods[j].DeepCopy()
@@ -98,7 +99,7 @@ func (t *Trial) MorePods(ctx context.Context, job *api.TrainJob, rj *jobset.Repl
 		}
 		for name, free := range quota.SubtractWithNonNegativeResult(status.Hard, status.Used) {
 			if one := each[name]; one.Sign() > 0 {
-				most = int32(min(int64(most), free.MilliValue()/max(one.MilliValue(), 1)))
+				most = int32(min(int64(most), podsets.Times(one, free)))
 			}
 		}
 	}
@@ -176,29 +177,6 @@ func times(list corev1.ResourceList, n int64) corev1.ResourceList {
 		product[name] = q
 	}
 	return product
-}
-
-// phases returns the indexes of ReplicatedJobs that run at a time: those that wait for the end of others run after
-// them.
-func phases(jobs []jobset.ReplicatedJob) [][]int {
-	var all [][]int
-	at := map[string]int{}
-	for i := range jobs { // JobSet takes dependencies on earlier ones alone
-		phase := 0
-		for _, d := range jobs[i].DependsOn {
-			if d.Status == jobset.DependencyComplete {
-				phase = max(phase, at[d.Name]+1)
-			} else {
-				phase = max(phase, at[d.Name])
-			}
-		}
-		at[jobs[i].Name] = phase
-		for len(all) <= phase {
-			all = append(all, nil)
-		}
-		all[phase] = append(all[phase], i)
-	}
-	return all
 }
 
 // numbers says, for each resource, what is needed and what there is.

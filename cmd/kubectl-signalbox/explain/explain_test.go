@@ -5,13 +5,16 @@ import (
 	"testing"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 func TestExplain(t *testing.T) {
@@ -96,13 +99,17 @@ func TestExplain(t *testing.T) {
 		}, CodeGang, "2 of 4 fit"},
 		"image": {func(f *Facts) { runs(f); pod(f, waitsFor("ImagePullBackOff", "not found")) }, CodeImage, "x:1"},
 		"crash": {func(f *Facts) { runs(f); pod(f, waitsFor("CrashLoopBackOff", "back-off")) }, CodeCrash, "back-off"},
-		"no node": {func(f *Facts) {
+		"no node": {func(f *Facts) { runs(f); pod(f, hasNoNode) }, CodeNoNode, "0/3 nodes"},
+		"no node but those that it keeps off": {func(f *Facts) {
 			runs(f)
-			pod(f, func(p *corev1.Pod) {
-				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-					Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes"}}
-			})
-		}, CodeNoNode, "0/3 nodes"},
+			pod(f, hasNoNode)
+			f.Job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager,
+				TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+					Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node",
+						Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{
+							Template: &trainerapi.PodTemplatePatch{Spec: &trainerapi.PodSpecPatch{
+								Affinity: avoid.With(nil, []string{"n1", "n2"})}}}}}}}}}}}
+		}, CodeNoNode, "its pods keep off nodes n1, n2"},
 		"suspended by its user": {func(f *Facts) { f.Job.Labels, f.Workload = nil, nil }, CodeSuspended, "no queue"},
 		"no LocalQueue":         {func(f *Facts) { f.Workload.Spec.QueueName = "other" }, CodeNoQueue, "there are queue"},
 		"LocalQueue held": {func(f *Facts) {
@@ -228,4 +235,10 @@ func TestPosition(t *testing.T) {
 	if e := Explain(f); e.Place != 2 || e.Waiting != 3 || len(e.Ahead) != 1 || e.Ahead[0].Name != "higher" {
 		t.Errorf("got place %d of %d, ahead %v", e.Place, e.Waiting, e.Ahead)
 	}
+}
+
+// hasNoNode has a pod wait for the scheduler.
+func hasNoNode(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes"}}
 }

@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/jobset/pkg/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -38,7 +40,7 @@ func (f *Facts) running() *Cause {
 	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
 		for i := range f.Pods {
 			if c := rule(&f.Pods[i]); c != nil {
-				return c
+				return f.keepsOff(c)
 			}
 		}
 	}
@@ -142,6 +144,20 @@ func unschedulable(p *corev1.Pod) *Cause {
 		}
 	}
 	return nil
+}
+
+// keepsOff adds to the cause of pods without a node which nodes they keep off.
+func (f *Facts) keepsOff(c *Cause) *Cause {
+	own := overrides.OwnIndex(f.Job)
+	if c.Code != CodeNoNode || own < 0 {
+		return c
+	}
+	if hosts := avoid.Started(&f.Job.Spec.RuntimePatches[own]); len(hosts) > 0 {
+		c.Text += "; its pods keep off nodes " + strings.Join(hosts, ", ")
+		c.Do = append(c.Do, "it is started again on its quota when the time of one of these nodes is over (kubectl "+
+			"signalbox nodes)")
+	}
+	return c
 }
 
 // stateStalled is shown of a running TrainJob that has stalled. Its status says Running: its pods are ready.
