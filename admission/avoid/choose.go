@@ -44,8 +44,7 @@ type Choice struct {
 
 // Choose returns which of the nodes that count a TrainJob keeps off; the first have precedence. kept are hosts that it
 // keeps off whatever the nodes are. Of the nodes that fit the pods of a ReplicatedJob on a flavor, no more than half
-// are kept off, and none that its pods, or those of all that run at a time, need because the others can't hold all of
-// them.
+// are kept off. Nor are those that its pods need, or those of all that run at a time: the others couldn't hold all.
 func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept []string) Choice {
 	choice := Choice{Hosts: kept}
 	if len(counted) == 0 {

@@ -97,8 +97,8 @@ func TestExplain(t *testing.T) {
 			f.Job.Status.Queue = &api.QueueStatus{Conditions: []metav1.Condition{{Type: api.ConditionGangScheduled,
 				Status: metav1.ConditionFalse, Message: "2 of 4 fit"}}}
 		}, CodeGang, "2 of 4 fit"},
-		"image": {func(f *Facts) { runs(f); pod(f, waitsFor("ImagePullBackOff", "not found")) }, CodeImage, "x:1"},
-		"crash": {func(f *Facts) { runs(f); pod(f, waitsFor("CrashLoopBackOff", "back-off")) }, CodeCrash, "back-off"},
+		"image":   {func(f *Facts) { runs(f); pod(f, waitsFor("ImagePullBackOff", "not found")) }, CodeImage, "x:1"},
+		"crash":   {func(f *Facts) { runs(f); pod(f, waitsFor("CrashLoopBackOff", "back-off")) }, CodeCrash, "back-off"},
 		"no node": {func(f *Facts) { runs(f); pod(f, hasNoNode) }, CodeNoNode, "0/3 nodes"},
 		"no node but those that it keeps off": {func(f *Facts) {
 			runs(f)
