@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -25,87 +22,45 @@ import (
 )
 
 // A suspended TrainJob is queued for PodSets that keep off the nodes that it remembers. While its Workload holds quota,
-// the PodSets stay: a node whose time is over mismatches nothing. A start keeps off what counts then: those of these
-// nodes, what it remembers of a run on this quota, or because Kueue admitted it before it was queued for that, and what
-// others of its namespace remember. If its pods wait for nodes when nothing speaks against one any more, it is started
-// again, on its quota.
+// the PodSets stay: a node whose time is over mismatches nothing. A start chooses again: what it remembers of a run on
+// this quota counts, too, or because Kueue admitted it before it was queued for that, and what others of its namespace
+// remember. If its pods wait for a node that doesn't count any more, it is started again, on its quota.
 
-// observeNodes reads what decides which nodes a suspended TrainJob keeps off.
+// observeNodes reads what decides which nodes a suspended TrainJob keeps off. What others of its namespace remember
+// counts for one that holds quota.
 func (r *observer) observeNodes(ctx context.Context, o *situation) error {
 	known := &o.queue.avoiding
 	if !r.policy.Avoid.On() || managed.Elsewhere(o.job) {
 		return nil
 	}
-	if err := r.remembered(ctx, o, known); err != nil || len(known.counted)+len(known.shared) == 0 {
-		return err
+	known.counted = r.policy.Avoid.Counted(o.job.Status.Avoided, o.now)
+	var others []api.TrainJob
+	var err error
+	if holdQuota(o.workloads.own) {
+		if others, err = r.remembering(ctx, o.job.Namespace); err != nil {
+			return err
+		}
+	}
+	if len(known.counted)+len(others) == 0 {
+		return nil
 	}
 	o.queue.later(r.policy.Avoid.Left(known.counted, o.now))
-	var err error
+	var nodes corev1.NodeList
+	if err := r.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return err
+	}
+	known.cluster.Nodes = nodes.Items
+	known.shared = r.policy.Avoid.Beside(known.counted, r.policy.Avoid.Shared(others, nodes.Items, o.now))
 	known.cluster.Flavors, err = r.flavorsOf(ctx, o.job)
 	return err
 }
 
-// remembered reads which nodes count for a TrainJob, and what there is of nodes. What others of its namespace remember
-// counts for one that holds quota.
-func (r *observer) remembered(ctx context.Context, o *situation, known *avoiding) error {
-	known.counted = r.policy.Avoid.Counted(o.job.Status.Avoided, o.now)
-	if holdQuota(o.workloads.own) {
-		var jobs api.TrainJobList
-		err := r.client.List(ctx, &jobs, client.InNamespace(o.job.Namespace),
-			client.MatchingFields{avoid.Index: avoid.Remembers}, client.UnsafeDisableDeepCopy)
-		if err != nil {
-			return err
-		}
-		known.shared = r.policy.Avoid.Shared(known.counted, jobs.Items, o.now)
-	}
-	if len(known.counted)+len(known.shared) == 0 {
-		return nil
-	}
-	var nodes corev1.NodeList
-	err := r.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy)
-	known.cluster.Nodes = nodes.Items
-	return err
-}
-
-// observeFreed finds out whether pods of a started TrainJob wait for nodes, and which of those that it keeps off don't
-// count any more.
-func (r *observer) observeFreed(ctx context.Context, o *situation) error {
-	hosts := avoid.Started(o.entry)
-	if len(hosts) == 0 || o.ready() || jobframework.PrebuiltWorkloadNameFor(o.job) != "" {
-		return nil
-	}
-	if left := schedulesIn - o.now.Sub(startedAt(o.observed)); left > 0 {
-		o.queue.later(left)
-		return nil
-	}
-	var known avoiding
-	if r.policy.Avoid.On() {
-		if err := r.remembered(ctx, o, &known); err != nil {
-			return err
-		}
-	}
-	all := slices.Concat(known.counted, known.shared)
-	o.queue.later(r.policy.Avoid.Left(all, o.now))
-	freed := added(hosts, known.cluster.Of(hosts, all))
-	if len(freed) == 0 {
-		return nil
-	}
-	pods, err := r.store.Pods.Running(ctx, o.owner())
-	if err == nil && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == "" }) {
-		o.queue.freed = freed
-	}
-	return err
-}
-
-// schedulesIn is how long pods may wait for the scheduler without a reason.
-const schedulesIn = 10 * time.Second
-
-// useFreed adds the restart of a TrainJob whose pods wait for nodes that it needn't keep off any more.
-func (p *plan) useFreed(o *situation, a *asked) {
-	if len(o.queue.freed) > 0 && a.stop == nil && o.queue.blocked == nil && !o.queue.restarts {
-		p.Do(stop{suspend{reason: "nodes that it keeps off are free"},
-			ptr.To(events.NodesFreed.Of(strings.Join(o.queue.freed, ", ")))})
-	}
+// remembering returns the TrainJobs of a namespace that remember nodes.
+func (r reads) remembering(ctx context.Context, namespace string) ([]api.TrainJob, error) {
+	var jobs api.TrainJobList
+	err := r.client.List(ctx, &jobs, client.InNamespace(namespace),
+		client.MatchingFields{avoid.Index: avoid.Remembers}, client.UnsafeDisableDeepCopy)
+	return jobs.Items, err
 }
 
 // flavorsOf returns the ResourceFlavors that a TrainJob may be admitted on; all that there are if its queue can't be
@@ -159,14 +114,14 @@ func keepOff(o *observed, e, least *overrides.Effective) *overrides.Effective {
 		return avoid.Apply(e, known.choice.Hosts)
 	}
 	queued := avoid.Kept(e, wl.Spec.PodSets)
-	still := queued
-	if !prebuilt {
-		still = known.cluster.Of(queued, slices.Concat(known.counted, known.shared))
+	var kept []string
+	if prebuilt {
+		kept = queued
 	}
-	known.choice = known.cluster.Choose(e, known.counted, still)
+	known.choice = known.cluster.Choose(e, known.counted, kept)
 	switch placed := placedOn(wl, added(known.choice.Hosts, queued)); {
 	case placed && prebuilt: // its pods would wait for its place, and hold quota
-		known.choice = avoid.Choice{Hosts: still, Tolerated: known.counted}
+		known.choice = avoid.Choice{Hosts: kept, Tolerated: known.counted}
 	case placed && !workloadevict.IsEvicted(wl):
 		return avoid.Apply(e, known.choice.Hosts) // it is queued again
 	default:
@@ -177,11 +132,14 @@ func keepOff(o *observed, e, least *overrides.Effective) *overrides.Effective {
 
 // share has a start keep off what others of its namespace remember, unless it is placed there.
 func (a *avoiding) share(e *overrides.Effective, wl *kueue.Workload, queued []string) {
-	shared := a.cluster.Choose(e, a.shared, a.choice.Hosts)
-	if placedOn(wl, added(shared.Hosts, queued)) {
+	if len(a.shared) == 0 {
 		return
 	}
-	a.choice.Hosts, a.choice.Avoided = shared.Hosts, append(a.choice.Avoided, shared.Avoided...)
+	shared := a.cluster.Choose(e, a.shared, a.choice.Hosts)
+	if len(shared.Avoided) > 0 && !placedOn(wl, added(shared.Hosts, queued)) {
+		a.withOthers = &avoid.Choice{Hosts: shared.Hosts, Tolerated: a.choice.Tolerated,
+			Avoided: slices.Concat(a.choice.Avoided, shared.Avoided)}
+	}
 }
 
 // added returns the hosts that are not among others.
@@ -222,8 +180,8 @@ func placedOn(wl *kueue.Workload, hosts []string) bool {
 }
 
 // tells returns the event about the nodes that a start keeps off, or has to take although they are remembered.
-func (a *avoiding) tells() []events.Event {
-	switch off, taken := avoid.Names(a.choice.Avoided), avoid.Names(a.choice.Tolerated); {
+func tells(choice avoid.Choice) []events.Event {
+	switch off, taken := avoid.Names(choice.Avoided), avoid.Names(choice.Tolerated); {
 	case taken != "":
 		return []events.Event{events.NodesTaken.Of(taken, cmp.Or(off, "none"))}
 	case off != "":

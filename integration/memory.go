@@ -34,6 +34,8 @@ type record struct {
 	end seenEnd
 	// podless is since when pods of the running TrainJob are missing.
 	podless shortage
+	// waits is since when all wait for nodes, of a TrainJob that keeps off some.
+	waits time.Time
 	rejections
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time

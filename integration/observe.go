@@ -78,9 +78,7 @@ func (r *observer) observeRunning(ctx context.Context, o *situation) (err error)
 			return r.observeEnd(ctx, o)
 		}
 	case !startedAt(o.observed).IsZero():
-		if o.queue.pods.missing, err = r.missingPods(ctx, o); err == nil {
-			err = r.observeFreed(ctx, o)
-		}
+		o.queue.pods.missing, err = r.missingPods(ctx, o)
 	}
 	return err
 }

@@ -114,8 +114,9 @@ type avoiding struct {
 	// whenever one of them meets a node.
 	shared  []api.AvoidedNode
 	cluster avoid.Cluster
-	// choice is what its start keeps off.
-	choice avoid.Choice
+	// choice is what its start keeps off, and withOthers the same with what is shared; nil if that is nothing more.
+	choice     avoid.Choice
+	withOthers *avoid.Choice
 }
 
 // queueing is what is decided of a TrainJob that is queued, or that goes on, and what was asked for it.
@@ -144,7 +145,7 @@ type whileItRuns struct {
 	begun *usage.Note
 	// boost is what its Workload's boost is to be; nil if that stays as it is.
 	boost *boost.Decision
-	// freed are the hosts that its pods keep off, wait for, and needn't keep off any more.
+	// freed are the hosts that its pods keep off, and for which it is started again.
 	freed []string
 	growth
 }

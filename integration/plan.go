@@ -137,7 +137,9 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
 	defer p.begins(o)
 	p.grow(o, a)
-	p.useFreed(o, a)
+	if !frameworkFailed {
+		p.useFreed(o, a)
+	}
 	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}

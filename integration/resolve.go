@@ -26,6 +26,7 @@ func (r *resolver) resolve(ctx context.Context, o *situation) error {
 	}
 	r.resolveBoost(ctx, o)
 	r.resolveGrowth(ctx, o)
+	r.resolveFreed(ctx, o)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -49,7 +50,7 @@ func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, fea
 		a.waiting, a.retry = "the API server, which has "+o.memory.setback.message, left
 		return nil
 	}
-	decided, err := decide(o, match, features)
+	decided, choice, err := decide(o, match, features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		failed := o.memory.setback.certain(
 			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match)
@@ -60,7 +61,7 @@ func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, fea
 		return fmt.Errorf("deciding the start: %w", err)
 	}
 	a.start = &start{start: decided, workload: match, message: message,
-		events: append(settled.events, o.queue.avoiding.tells()...)}
+		events: append(settled.events, tells(choice)...)}
 	return nil
 }
 
@@ -78,17 +79,29 @@ func (a *asked) mismatched(o *situation, wl *kueue.Workload, mismatch *admission
 	a.noted = append(a.noted, remember{setback: ptr.To(next.of(wl))})
 }
 
-// decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it.
-func decide(o *situation, wl *kueue.Workload, features admission.Features) (*admission.Start, error) {
-	decided, err := admission.Decide(admission.Input{
-		Job: o.job, Runtime: o.queue.choice.Spec, Effective: o.queue.effective, Dialect: o.trainer.Dialect,
-		Workload: o.asPartial(wl), Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
-		KeepsOff: o.queue.avoiding.choice.Hosts,
-	})
-	if err != nil {
-		return nil, err
+// decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it, and what it keeps off.
+// What others remember fails no start that contradicts it.
+func decide(
+	o *situation, wl *kueue.Workload, features admission.Features,
+) (decided *admission.Start, choice avoid.Choice, err error) {
+	choices := []avoid.Choice{o.queue.avoiding.choice}
+	if with := o.queue.avoiding.withOthers; with != nil {
+		choices = []avoid.Choice{*with, o.queue.avoiding.choice}
 	}
-	return decided, o.trainer.complete(o.observed, decided)
+	for _, choice = range choices {
+		decided, err = admission.Decide(admission.Input{
+			Job: o.job, Runtime: o.queue.choice.Spec, Effective: o.queue.effective, Dialect: o.trainer.Dialect,
+			Workload: o.asPartial(wl), Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
+			KeepsOff: avoid.Beyond(o.queue.effective, choice.Hosts),
+		})
+		if !errors.As(err, new(*admission.ConflictError)) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, choice, err
+	}
+	return decided, choice, o.trainer.complete(o.observed, decided)
 }
 
 // finalError fails a start for good: jobframework finishes the Workload, which releases its quota.

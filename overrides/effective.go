@@ -95,26 +95,3 @@ func PodsPerJob(rj *jobset.ReplicatedJob) int32 {
 	parallelism := ptr.Deref(rj.Template.Spec.Parallelism, 1)
 	return min(parallelism, ptr.Deref(rj.Template.Spec.Completions, parallelism))
 }
-
-// Phases returns the indexes of ReplicatedJobs that run at a time: those that wait for the end of others run after
-// them.
-func Phases(jobs []jobset.ReplicatedJob) [][]int {
-	var all [][]int
-	at := map[string]int{}
-	for i := range jobs { // JobSet takes dependencies on earlier ones alone
-		phase := 0
-		for _, d := range jobs[i].DependsOn {
-			if d.Status == jobset.DependencyComplete {
-				phase = max(phase, at[d.Name]+1)
-			} else {
-				phase = max(phase, at[d.Name])
-			}
-		}
-		at[jobs[i].Name] = phase
-		for len(all) <= phase {
-			all = append(all, nil)
-		}
-		all[phase] = append(all[phase], i)
-	}
-	return all
-}

@@ -1,7 +1,6 @@
 package overrides_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -157,23 +156,5 @@ func TestAdmittedNodesOfAHistory(t *testing.T) {
 	}
 	if got := overrides.PodsPerJob(e.ReplicatedJob("node")); got != 5 {
 		t.Errorf("got %d nodes", got)
-	}
-}
-
-// TestPhases holds which ReplicatedJobs run at a time.
-func TestPhases(t *testing.T) {
-	after := func(name string, status jobset.DependsOnStatus, on ...string) jobset.ReplicatedJob {
-		rj := jobset.ReplicatedJob{Name: name}
-		for _, o := range on {
-			rj.DependsOn = append(rj.DependsOn, jobset.DependsOn{Name: o, Status: status})
-		}
-		return rj
-	}
-	got := overrides.Phases([]jobset.ReplicatedJob{
-		after("a", ""), after("b", jobset.DependencyComplete, "a"), after("c", jobset.DependencyReady, "b"),
-		after("d", ""), after("e", jobset.DependencyComplete, "c", "d"),
-	})
-	if fmt.Sprint(got) != "[[0 3] [1 2] [4]]" {
-		t.Errorf("got %v", got)
 	}
 }

@@ -44,22 +44,24 @@ const skew = time.Minute
 // Counted returns which of the nodes that are remembered count now: the latest first, and at most as many as are
 // avoided.
 func (p Policy) Counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNode {
-	counted := p.counted(known, now)
+	counted := p.All(known, now)
 	return counted[:min(len(counted), p.AtMost)]
 }
 
-// counted returns all of them.
-func (p Policy) counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNode {
+// All returns all that count, the latest first.
+func (p Policy) All(known []api.AvoidedNode, now time.Time) []api.AvoidedNode {
 	if !p.On() || len(known) == 0 {
 		return nil
 	}
 	counted := slices.DeleteFunc(slices.Clone(known), func(n api.AvoidedNode) bool {
 		return !p.counts(n, now) || len(validation.IsDNS1123Subdomain(n.Name)) > 0
 	})
-	slices.SortFunc(counted, func(a, b api.AvoidedNode) int {
-		return cmp.Or(b.Time.Compare(a.Time.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(counted, latestFirst)
 	return counted
+}
+
+func latestFirst(a, b api.AvoidedNode) int {
+	return cmp.Or(b.Time.Compare(a.Time.Time), cmp.Compare(a.Name, b.Name))
 }
 
 func (p Policy) counts(n api.AvoidedNode, now time.Time) bool {

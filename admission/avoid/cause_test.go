@@ -157,8 +157,8 @@ func TestMarkedAt(t *testing.T) {
 	}
 }
 
-// TestShared holds what TrainJobs of a namespace tell each other: what isn't a program's own failure, of nodes that one
-// doesn't count itself, the latest of a node, and no more than it may keep off.
+// TestShared holds what TrainJobs of a namespace tell each other: what isn't a program's own failure, of nodes that
+// there are and that one doesn't count itself, the latest of a node, and no more than it may keep off.
 func TestShared(t *testing.T) {
 	jobOf := func(nodes ...api.AvoidedNode) (job api.TrainJob) {
 		job.Status.Avoided = nodes
@@ -167,8 +167,12 @@ func TestShared(t *testing.T) {
 	jobs := []api.TrainJob{
 		jobOf(remembered("own", Lost, 0), remembered("alone", NotStartedAlone, 0), remembered("early", FailedEarly, 0)),
 		jobOf(remembered("old", Lost, 2*time.Hour), remembered("image", NotStarted, time.Minute)),
-		jobOf(remembered("image", NotStarted, 0), remembered("lost", Lost, 3*time.Minute),
+		jobOf(remembered("image", NotStarted, 0), remembered("lost", Lost, 3*time.Minute), remembered("gone", Lost, 0),
 			remembered("rejects", Rejected, 2*time.Minute)),
+	}
+	var nodes []corev1.Node
+	for _, name := range []string{"own", "alone", "early", "old", "image", "lost", "rejects"} {
+		nodes = append(nodes, nodeOf(name, "a", 8))
 	}
 	for name, c := range map[string]struct {
 		policy Policy
@@ -179,9 +183,12 @@ func TestShared(t *testing.T) {
 		"no room": {Policy{For: time.Hour, AtMost: 1}, ""},
 		"off":     {Policy{AtMost: 9}, ""},
 	} {
-		if got := Names(c.policy.Shared(jobs[0].Status.Avoided[:1], jobs, now)); got != c.want {
+		if got := Names(c.policy.Beside(jobs[0].Status.Avoided[:1], c.policy.Shared(jobs, nodes, now))); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
+	}
+	if got := policy.Shared(nil, nodes, now); got != nil {
+		t.Errorf("nobody remembers: got %v", got)
 	}
 	there := jobOf(remembered("own", Lost, 0))
 	if got := IndexOf(&there); !slices.Equal(got, []string{Remembers}) {

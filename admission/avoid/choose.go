@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -59,7 +58,7 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 		}
 		next := off.Clone().Insert(host)
 		needed := host == "" || slices.ContainsFunc(fitting, func(f fits) bool { return f.needs(host, next) }) ||
-			slices.ContainsFunc(beside, func(steps []fits) bool { return !c.holds(steps, next) })
+			slices.ContainsFunc(beside, func(g group) bool { return g.on(host) && !c.holds(g, next) })
 		if needed && !off.Has(host) {
 			choice.Tolerated = append(choice.Tolerated, n)
 			continue
@@ -73,15 +72,25 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 	return choice
 }
 
-// Of returns which of some hosts are those of nodes that are remembered.
-func (c Cluster) Of(hosts []string, known []api.AvoidedNode) (of []string) {
-	for _, n := range known {
-		if host, found := c.hostOf(n); found && slices.Contains(hosts, host) && !slices.Contains(of, host) {
-			of = append(of, host)
+// Freed returns which of the hosts that started pods keep off don't count any more, and have room for one of these.
+// counted are all nodes that count. The ReplicatedJobs are those of the JobSet: flavors have their part in them.
+func (c Cluster) Freed(jobs []jobset.ReplicatedJob, hosts []string, counted []api.AvoidedNode) (freed []string) {
+	open := &overrides.Effective{ReplicatedJobs: slices.Clone(jobs)}
+	for i := range open.ReplicatedJobs {
+		pod := &open.ReplicatedJobs[i].Template.Spec.Template.Spec
+		pod.Affinity = within(pod.Affinity, hosts)
+	}
+	fitting := Cluster{Nodes: c.Nodes}.fitting(open)
+	for _, host := range hosts {
+		counts := slices.ContainsFunc(counted, func(n api.AvoidedNode) bool {
+			of, found := c.hostOf(n)
+			return found && of == host
+		})
+		if !counts && slices.ContainsFunc(fitting, func(f fits) bool { return f.hosts[host].nodes > 0 }) {
+			freed = append(freed, host)
 		}
 	}
-	slices.Sort(of)
-	return of
+	return freed
 }
 
 // hostOf returns the hostname of a node that is remembered; "" if it has no label for it, which NotIn doesn't exclude.
@@ -106,7 +115,8 @@ type fits struct {
 	requests     corev1.ResourceList
 	// hosts are the nodes by their hostnames: several may have the same, and some have none.
 	hosts map[string]room
-	nodes sets.Set[string]
+	// at has a true for each of the cluster's nodes that is one.
+	at []bool
 }
 
 // room is a number of nodes, and how many pods fit these when nothing else runs there.
@@ -139,7 +149,7 @@ func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 		rj := &e.ReplicatedJobs[i]
 		for j, flavor := range flavors {
 			pod := podOn(&rj.Template.Spec.Template.Spec, flavor)
-			f := fits{step: i, flavor: j, pods: c.podsOf(rj), hosts: map[string]room{}, nodes: sets.New[string](),
+			f := fits{step: i, flavor: j, pods: c.podsOf(rj), hosts: map[string]room{}, at: make([]bool, len(c.Nodes)),
 				requests: resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})}
 			affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
 			for k := range c.Nodes {
@@ -148,7 +158,7 @@ func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 					if n := holds(node.Status.Allocatable, f.requests); n > 0 {
 						host := node.Labels[corev1.LabelHostname]
 						f.hosts[host] = room{f.hosts[host].nodes + 1, f.hosts[host].pods + n}
-						f.nodes.Insert(node.Name)
+						f.at[k] = true
 					}
 				}
 			}
@@ -165,55 +175,6 @@ func (c Cluster) podsOf(rj *jobset.ReplicatedJob) int64 {
 		return min(fewer, all)
 	}
 	return all
-}
-
-// beside returns the ReplicatedJobs that run at a time, several on a flavor, for all of which the flavor has room.
-func (c Cluster) beside(e *overrides.Effective, fitting []fits) (all [][]fits) {
-	for _, phase := range overrides.Phases(e.ReplicatedJobs) {
-		byFlavor := map[int][]fits{}
-		for _, f := range fitting {
-			if slices.Contains(phase, f.step) && len(f.hosts) > 0 {
-				byFlavor[f.flavor] = append(byFlavor[f.flavor], f)
-			}
-		}
-		for _, steps := range byFlavor {
-			if len(steps) > 1 && c.holds(steps, nil) {
-				all = append(all, steps)
-			}
-		}
-	}
-	return all
-}
-
-// holds reports whether the nodes hold the pods of some steps beside each other, if some hosts are kept off and nothing
-// else runs there. Each takes the first nodes that have room for it, so there may be a way that this doesn't find.
-func (c Cluster) holds(steps []fits, off sets.Set[string]) bool {
-	left, open := make([]int64, len(steps)), 0
-	for i := range steps {
-		if left[i] = steps[i].pods; left[i] > 0 {
-			open++
-		}
-	}
-	for i := 0; i < len(c.Nodes) && open > 0; i++ {
-		node := &c.Nodes[i]
-		if off.Has(node.Labels[corev1.LabelHostname]) {
-			continue
-		}
-		free := node.Status.Allocatable
-		for j, step := range steps {
-			if left[j] == 0 || !step.nodes.Has(node.Name) {
-				continue
-			}
-			n := min(left[j], holds(free, step.requests))
-			if n > 0 {
-				free = without(free, step.requests, n)
-			}
-			if left[j] -= n; left[j] == 0 {
-				open--
-			}
-		}
-	}
-	return open == 0
 }
 
 // podOn returns a pod as a flavor places it.
@@ -242,24 +203,6 @@ func holds(free, requests corev1.ResourceList) int64 {
 		}
 	}
 	return most
-}
-
-// without returns what a node has beside so many pods, of what these request.
-func without(free, requests corev1.ResourceList, pods int64) corev1.ResourceList {
-	left := maps.Clone(free)
-	take := func(name corev1.ResourceName, q resource.Quantity) {
-		has := left[name].DeepCopy()
-		q.Mul(pods)
-		has.Sub(q)
-		left[name] = has
-	}
-	for name, need := range requests {
-		take(name, need.DeepCopy())
-	}
-	if _, bounded := free[corev1.ResourcePods]; bounded {
-		take(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
-	}
-	return left
 }
 
 // takes reports whether a node takes a pod as to its taints. One that isn't ready, which a taint shows,

@@ -32,6 +32,11 @@ func nodeOf(name, pool string, gpus int64, taints ...corev1.Taint) corev1.Node {
 	}
 }
 
+// named is the metadata of a node without a pool.
+func named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name + ".host"}}
+}
+
 // jobsOf is what a TrainJob runs: one ReplicatedJob for each pod spec.
 func jobsOf(specs ...corev1.PodSpec) *overrides.Effective {
 	e := &overrides.Effective{}
@@ -124,6 +129,12 @@ func TestChoose(t *testing.T) {
 		"two steps need a node each": {nodes: nodes(2, "a"), runs: jobsOf(gpu(8), gpu(8)), counted: []string{"a1"}, left: 1},
 		"two steps need a node in turn": {nodes: nodes(2, "a"), runs: after, counted: []string{"a1"},
 			want: []string{"a1.host"}},
+		"a step that fits a small node leaves the large one": {nodes: append(nodes(2, "a"), nodeOf("a2", "a", 1)),
+			runs: jobsOf(gpu(1), gpu(8)), counted: []string{"a1"}, want: []string{"a1.host"}},
+		"the large one is needed, and so the small": {nodes: []corev1.Node{nodeOf("small", "a", 4), nodeOf("large", "a", 8)},
+			runs: jobsOf(gpu(4), gpu(8)), counted: []string{"small"}, left: 1},
+		"pods that request nothing, on nodes that have nothing": {nodes: []corev1.Node{{ObjectMeta: named("a0")},
+			{ObjectMeta: named("a1")}}, runs: jobsOf(gpu(0), gpu(0)), counted: []string{"a0"}, want: []string{"a0.host"}},
 		"two steps share a node": {nodes: nodes(2, "a"), runs: jobsOf(gpu(4), gpu(4)), counted: []string{"a1"},
 			want: []string{"a1.host"}},
 		"two steps share no node by its number of pods": {nodes: sized, runs: jobsOf(gpu(2), gpu(2)),
@@ -303,12 +314,12 @@ func TestHalf(t *testing.T) {
 				len(choice.Tolerated))
 		}
 		full, fitting := sets.New[string](), cluster.fitting(runs)
-		for _, steps := range cluster.beside(runs, fitting) {
-			if !cluster.holds(steps, off) {
+		for _, g := range cluster.beside(runs, fitting) {
+			if !cluster.holds(g, off) {
 				t.Fatalf("round %d: steps that run at a time have no room beside each other", round)
 			}
 			for _, n := range choice.Tolerated {
-				if host, _ := cluster.hostOf(n); !cluster.holds(steps, off.Clone().Insert(host)) {
+				if host, _ := cluster.hostOf(n); !cluster.holds(g, off.Clone().Insert(host)) {
 					full.Insert(host)
 				}
 			}
@@ -332,15 +343,54 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// TestOf holds which hosts are those of nodes that are remembered.
-func TestOf(t *testing.T) {
-	recent := nodeOf("n3", "a", 8)
-	recent.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
-	cluster := Cluster{Nodes: []corev1.Node{nodeOf("n1", "a", 8), nodeOf("n2", "a", 8), recent}}
-	known := []api.AvoidedNode{remembered("gone", Lost, 0), remembered("n1", Lost, 0), remembered("n1", Rejected, 0),
-		remembered("n3", Lost, 0)}
-	got := cluster.Of([]string{"n1.host", "n2.host", "n3.host", "gone", "other"}, known)
-	if !slices.Equal(got, []string{"gone", "n1.host"}) {
+// TestFreed holds which of the hosts that started pods keep off don't count any more and would take one of them.
+func TestFreed(t *testing.T) {
+	recent, cordoned := nodeOf("n3", "a", 8), nodeOf("n4", "a", 8)
+	recent.CreationTimestamp, cordoned.Spec.Unschedulable = metav1.NewTime(now.Add(time.Second)), true
+	cluster := Cluster{Nodes: []corev1.Node{nodeOf("n1", "a", 8), nodeOf("n2", "a", 8), recent, cordoned,
+		nodeOf("n5", "b", 8), nodeOf("n6", "a", 1)}}
+	hosts := []string{"gone", "n1.host", "n2.host", "n3.host", "n4.host", "n5.host", "n6.host"}
+	pod := gpu(2)
+	pod.NodeSelector = map[string]string{"pool": "a"}
+	pod.Affinity = With(nil, hosts)
+	runs := jobsOf(pod)
+	known := []api.AvoidedNode{remembered("n1", Lost, 0), remembered("n3", Lost, 0)}
+	if got := cluster.Freed(runs.ReplicatedJobs, hosts, known); !slices.Equal(got, []string{"n2.host", "n3.host"}) {
 		t.Errorf("got %v", got)
+	}
+	if !Has(runs.ReplicatedJobs[0].Template.Spec.Template.Spec.Affinity, hosts) {
+		t.Error("what it is given stays")
+	}
+	pod.Affinity = With(With(nil, []string{"n2.host"}), hosts) // its runtime keeps off one by itself
+	got := cluster.Freed(jobsOf(pod).ReplicatedJobs, hosts, known)
+	if !slices.Equal(got, []string{"n3.host"}) || Beyond(jobsOf(pod), hosts) != nil {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestTogether holds which ReplicatedJobs may run at a time.
+func TestTogether(t *testing.T) {
+	after := func(name string, status jobset.DependsOnStatus, on ...string) jobset.ReplicatedJob {
+		rj := jobset.ReplicatedJob{Name: name}
+		for _, o := range on {
+			rj.DependsOn = append(rj.DependsOn, jobset.DependsOn{Name: o, Status: status})
+		}
+		return rj
+	}
+	for name, c := range map[string]struct {
+		jobs []jobset.ReplicatedJob
+		want string
+	}{
+		"one":           {[]jobset.ReplicatedJob{after("a", "")}, "[]"},
+		"two":           {[]jobset.ReplicatedJob{after("a", ""), after("b", jobset.DependencyReady, "a")}, "[[0 1]]"},
+		"one after one": {[]jobset.ReplicatedJob{after("a", ""), after("b", jobset.DependencyComplete, "a")}, "[]"},
+		"a server runs on": {[]jobset.ReplicatedJob{after("data", ""), after("server", ""),
+			after("node", jobset.DependencyComplete, "data")}, "[[0 1] [1 2]]"},
+		"after one that is ready": {[]jobset.ReplicatedJob{after("a", ""), after("b", jobset.DependencyReady, "a"),
+			after("c", jobset.DependencyComplete, "b"), after("d", jobset.DependencyReady, "gone")}, "[[0 1 3] [0 2 3]]"},
+	} {
+		if got := fmt.Sprint(together(c.jobs)); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
 	}
 }

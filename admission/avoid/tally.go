@@ -1,6 +1,7 @@
 package avoid
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -33,21 +34,32 @@ func elsewhere(job *api.TrainJob) bool {
 	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
 }
 
-// Shared returns which nodes that the TrainJobs of a namespace remember one of them keeps off beside those that it
-// counts of its own; the latest first. What may be a program's own failure isn't shared.
-func (p Policy) Shared(own []api.AvoidedNode, jobs []api.TrainJob, now time.Time) (shared []api.AvoidedNode) {
-	var all []api.AvoidedNode
-	for i := range jobs {
-		all = append(all, jobs[i].Status.Avoided...)
+// Shared returns which nodes that the TrainJobs of a namespace remember count for all of them: those that there are, the
+// latest first. What may be a program's own failure isn't shared.
+func (p Policy) Shared(jobs []api.TrainJob, nodes []corev1.Node, now time.Time) []api.AvoidedNode {
+	if !p.On() || len(jobs) == 0 {
+		return nil
 	}
-	for _, n := range p.counted(all, now) {
-		isOf := func(other api.AvoidedNode) bool { return other.Name == n.Name }
-		certain := n.Reason == Lost || n.Reason == Rejected || n.Reason == NotStarted
-		if certain && !slices.ContainsFunc(own, isOf) && !slices.ContainsFunc(shared, isOf) {
-			shared = append(shared, n)
+	is, last := Present(nodes), map[string]api.AvoidedNode{}
+	for i := range jobs {
+		for _, n := range jobs[i].Status.Avoided {
+			known, again := last[n.Name]
+			certain := n.Reason == Lost || n.Reason == Rejected || n.Reason == NotStarted
+			if certain && p.counts(n, now) && is(n) && (!again || latestFirst(n, known) < 0) {
+				last[n.Name] = n
+			}
 		}
 	}
-	return shared[:min(len(shared), max(p.AtMost-len(own), 0))]
+	return slices.SortedFunc(maps.Values(last), latestFirst)
+}
+
+// Beside returns the first of some nodes that there is room for beside those that a TrainJob counts of its own, without
+// these.
+func (p Policy) Beside(own, shared []api.AvoidedNode) []api.AvoidedNode {
+	others := slices.DeleteFunc(slices.Clone(shared), func(n api.AvoidedNode) bool {
+		return slices.ContainsFunc(own, func(o api.AvoidedNode) bool { return o.Name == n.Name })
+	})
+	return others[:min(len(others), max(p.AtMost-len(own), 0))]
 }
 
 // Count is who avoids a node.

@@ -49,6 +49,24 @@ func With(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
 	return affinity
 }
 
+// within returns an affinity without what With has added.
+func within(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
+	if requiredOf(affinity) == nil {
+		return affinity
+	}
+	affinity = affinity.DeepCopy()
+	terms := requiredOf(affinity).NodeSelectorTerms
+	for i := range terms {
+		if all := terms[i].MatchExpressions; slices.Equal(lastOf(&terms[i]), hosts) {
+			terms[i].MatchExpressions = all[:len(all)-1]
+		}
+	}
+	if len(terms) == 1 && matchesNothing(&terms[0]) {
+		affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
+	}
+	return affinity
+}
+
 // Has reports whether an affinity keeps off hosts.
 func Has(affinity *corev1.Affinity, hosts []string) bool {
 	return everyTerm(affinity, func(term *corev1.NodeSelectorTerm) bool {
@@ -115,7 +133,11 @@ func Apply(e *overrides.Effective, hosts []string) *overrides.Effective {
 
 // Kept returns the hosts that the PodSets of a Workload keep off beyond what the TrainJob does by itself; nil for none.
 func Kept(e *overrides.Effective, podSets []kueue.PodSet) []string {
-	hosts := Written(podSets)
+	return Beyond(e, Written(podSets))
+}
+
+// Beyond returns hosts, or nil if what a TrainJob runs keeps off these by itself.
+func Beyond(e *overrides.Effective, hosts []string) []string {
 	if !slices.ContainsFunc(e.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
 		return !ends(rj.Template.Spec.Template.Spec.Affinity, hosts)
 	}) {

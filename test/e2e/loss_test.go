@@ -207,7 +207,7 @@ func brokenNodeSpecs() {
 		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2))
 		gomega.Eventually(func() string { return g.plugin(ctx, "", "explain", tj.Name).out }).Should(
 			gomega.ContainSubstring("its pods keep off nodes " + first))
-		gomega.Eventually(bound(ctx, tj), "90s").Should(gomega.Equal(1))
+		gomega.Eventually(bound(ctx, tj), "3m").Should(gomega.Equal(1))
 		gomega.Expect(nodesOf(ctx, tj)()).To(gomega.ConsistOf(first))
 		gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.ContainSubstring("NodesFreed: ")))
 		gomega.Expect(workloadOf(ctx, tj).UID).To(gomega.Equal(workload), "it keeps its quota")

@@ -26,7 +26,7 @@ func TestKeepsOff(t *testing.T) {
 		want      string
 	}{
 		"it waits": {true, metav1.ConditionFalse,
-			"no topology fits; until their time in status.avoided is over, it keeps off nodes n1, n2"},
+			"no topology fits; it is queued off nodes that it remembers in status.avoided: n1, n2"},
 		"it has quota":        {true, metav1.ConditionTrue, "no topology fits"},
 		"its runtime's hosts": {false, metav1.ConditionFalse, "no topology fits"},
 	} {

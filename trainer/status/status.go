@@ -262,13 +262,13 @@ func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	}
 }
 
-// keepsOff says which nodes a TrainJob that waits keeps off: they may be all that would fit.
+// keepsOff says off which nodes a TrainJob that waits is queued: they may be all that would fit.
 func keepsOff(job *api.TrainJob, wl *kueue.Workload) string {
 	hosts := avoid.Written(wl.Spec.PodSets)
 	if len(job.Status.Avoided) == 0 || len(hosts) == 0 {
 		return ""
 	}
-	return "; until their time in status.avoided is over, it keeps off nodes " + strings.Join(hosts, ", ")
+	return "; it is queued off nodes that it remembers in status.avoided: " + strings.Join(hosts, ", ")
 }
 
 // markGeneration gives the conditions a generation. Kubeflow Trainer's have none, so that a status that it has written

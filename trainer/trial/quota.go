@@ -47,7 +47,7 @@ func (t *Trial) exceeds(
 		if err != nil {
 			return nil, err
 		}
-		for _, together := range overrides.Phases(needs.Fewest) {
+		for _, together := range phases(needs.Fewest) {
 			total := objects
 			for j := range needs.Fewest {
 				rj, pod := &needs.Fewest[j], pods[j].DeepCopy()
@@ -177,6 +177,29 @@ func times(list corev1.ResourceList, n int64) corev1.ResourceList {
 		product[name] = q
 	}
 	return product
+}
+
+// phases returns the indexes of ReplicatedJobs that run at a time: those that wait for the end of others run after
+// them.
+func phases(jobs []jobset.ReplicatedJob) [][]int {
+	var all [][]int
+	at := map[string]int{}
+	for i := range jobs { // JobSet takes dependencies on earlier ones alone
+		phase := 0
+		for _, d := range jobs[i].DependsOn {
+			if d.Status == jobset.DependencyComplete {
+				phase = max(phase, at[d.Name]+1)
+			} else {
+				phase = max(phase, at[d.Name])
+			}
+		}
+		at[jobs[i].Name] = phase
+		for len(all) <= phase {
+			all = append(all, nil)
+		}
+		all[phase] = append(all[phase], i)
+	}
+	return all
 }
 
 // numbers says, for each resource, what is needed and what there is.

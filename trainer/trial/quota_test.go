@@ -2,6 +2,7 @@ package trial
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -107,6 +109,23 @@ func TestFewestNodes(t *testing.T) {
 		if err := g.startable("team", jobs(4)); (err == nil) != fits {
 			t.Errorf("at least %q nodes of four GPUs: got %v", least, err)
 		}
+	}
+}
+
+func TestPhases(t *testing.T) {
+	after := func(name string, status jobset.DependsOnStatus, on ...string) jobset.ReplicatedJob {
+		rj := jobset.ReplicatedJob{Name: name}
+		for _, o := range on {
+			rj.DependsOn = append(rj.DependsOn, jobset.DependsOn{Name: o, Status: status})
+		}
+		return rj
+	}
+	got := phases([]jobset.ReplicatedJob{
+		after("a", ""), after("b", jobset.DependencyComplete, "a"), after("c", jobset.DependencyReady, "b"),
+		after("d", ""), after("e", jobset.DependencyComplete, "c", "d"),
+	})
+	if fmt.Sprint(got) != "[[0 3] [1 2] [4]]" {
+		t.Errorf("got %v", got)
 	}
 }
 

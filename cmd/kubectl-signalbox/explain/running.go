@@ -154,8 +154,9 @@ func (f *Facts) keepsOff(c *Cause) *Cause {
 	}
 	if hosts := avoid.Started(&f.Job.Spec.RuntimePatches[own]); len(hosts) > 0 {
 		c.Text += "; its pods keep off nodes " + strings.Join(hosts, ", ")
-		c.Do = append(c.Do, "it is started again on its quota when the time of one of these nodes is over (kubectl "+
-			"signalbox nodes)")
+		c.Do = slices.Insert(c.Do, 0, "wait for room on other nodes, or until the time of one of these is over "+
+			"(nodes.avoidFor): then a TrainJob that has no node yet is started again on its quota; kubectl signalbox nodes "+
+			"says why they are avoided", stopReleases)
 	}
 	return c
 }
