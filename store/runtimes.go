@@ -47,7 +47,7 @@ func (r *Runtime) Pinnable() *trainerapi.TrainingRuntimeSpec {
 	spec := r.Spec.DeepCopy()
 	for _, key := range []string{
 		api.GangModeAnnotation, api.GangPolicyAnnotation, overrides.MinParallelismAnnotation, api.CheckpointMetricAnnotation,
-		api.StalledAfterAnnotation,
+		api.StalledAfterAnnotation, api.TTLAnnotation,
 	} {
 		if value, found := r.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&spec.Template.ObjectMeta, key, value)

@@ -24,6 +24,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/cleanup"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -112,6 +113,9 @@ func (a *assembly) add(ctx context.Context, found found) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	if err := reconciler.SetupWithManager(ctx, a.mgr, a.config.Concurrency, next); err != nil {
+		return err
+	}
+	if err := cleanup.New(a.mgr.GetClient(), a.recorder, clock.RealClock{}).SetupWithManager(a.mgr); err != nil {
 		return err
 	}
 	integration.NewWebhook(reconciler, a.reader()).Register(a.mgr)

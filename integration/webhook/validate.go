@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/ttl"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -54,6 +55,16 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 
 // check returns what is wrong with a create or an update by another client. An error means that it isn't known.
 func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
+	var expiry field.ErrorList
+	if rq.AnnotationChanged(api.TTLAnnotation) {
+		expiry = ttl.Check(rq.New.Annotations, field.NewPath("metadata", "annotations"))
+	}
+	errs, err := w.checkQueueing(ctx, rq)
+	return append(errs, expiry...), err
+}
+
+// checkQueueing returns what is wrong with how a TrainJob is queued.
+func (w *Webhook) checkQueueing(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	if rq.Created() {
 		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.Reviews.Guarded(), rq.New)...)
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil

@@ -67,6 +67,7 @@ var (
 			"because the others can't hold all its pods: %s; it keeps off: %s")
 	NodesFreed = normal("NodesFreed", "Restarting",
 		"It is started again on its quota: its pods wait for nodes, and nothing speaks against these any more: %s")
+	Expired = normal("Expired", "Deleting", "It has ended at %s, and is deleted as annotation %s says")
 	// NodeShared is an event of a node.
 	NodeShared = warning("AvoidedByTrainJobs", "Scheduling",
 		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)")

@@ -9,6 +9,7 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,34 @@ var _ = ginkgo.Describe("A runtime", func() {
 			"it runs what its quota was given for")
 		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Args).To(gomega.Equal([]string{"edited"}))
 		g.complete(ctx, waits)
+	})
+
+	ginkgo.It("says for how long its TrainJobs stay after their end, unless they do", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 24})
+		g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
+			metav1.SetMetaDataAnnotation(&rt.Spec.Template.ObjectMeta, api.TTLAnnotation, "2")
+		})
+		says := func(value string) func(*api.TrainJob) {
+			return func(tj *api.TrainJob) { metav1.SetMetaDataAnnotation(&tj.ObjectMeta, api.TTLAnnotation, value) }
+		}
+		short, stays := g.trainJob("short", "torch", 1), g.trainJob("stays", "torch", 1, says("3600"))
+		now := g.trainJob("now", "torch", 1, says("0,failed=3600"))
+		gomega.Expect(user.Create(ctx, g.trainJob("wrong", "torch", 1, says("1h")))).To(gomega.MatchError(
+			gomega.ContainSubstring("metadata.annotations[" + api.TTLAnnotation + "]: Invalid value: \"1h\"")))
+		for _, tj := range []*api.TrainJob{short, stays, now} {
+			g.submit(ctx, tj)
+		}
+		gone := func(tj *api.TrainJob) func() bool {
+			return func() bool {
+				return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(tj), &api.TrainJob{}))
+			}
+		}
+		gomega.Eventually(gone(short)).Should(gomega.BeTrue())
+		gomega.Eventually(gone(now)).Should(gomega.BeTrue())
+		gomega.Eventually(complete(ctx, stays)).Should(gomega.BeTrue())
+		gomega.Expect(watched.startsOf(short)).To(gomega.Equal(1))
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Eventually(eventsOf(ctx, short)).Should(gomega.ContainElement(gomega.HavePrefix("Expired: ")))
 	})
 
 	ginkgo.It("that is deleted leaves a running TrainJob alone; a queued one says so, holds no quota, "+

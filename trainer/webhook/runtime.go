@@ -13,6 +13,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
+	"github.com/signalbox-dev/signalbox/admission/ttl"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -39,7 +40,8 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webho
 func checkRuntime(rt client.Object) error {
 	path, annotations := field.NewPath("metadata", "annotations"), rt.GetAnnotations()
 	errs := append(gang.CheckAnnotations(path, annotations), checkpoint.CheckRuntime(annotations, path)...)
-	return append(errs, stalled.Check(annotations, path)...).ToAggregate()
+	errs = append(errs, stalled.Check(annotations, path)...)
+	return append(errs, ttl.Check(annotations, path)...).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.

@@ -217,6 +217,10 @@ const (
 	// duration from 1m to 168h, then condition Stalled is True. With ",stop" or ",restart" after it, as in 30m,restart,
 	// the TrainJob is stopped or restarted then. It needs trainer.progress. Default none.
 	StalledAfterAnnotation = "signalbox.dev/stalled-after"
+	// TTLAnnotation on a TrainJob, or on its runtime, is after how many seconds from its end the TrainJob is deleted, 0 or
+	// more; with ",failed=" and another number after it, as in 3600,failed=86400, a failed one is deleted after that.
+	// Default none: it stays.
+	TTLAnnotation = "signalbox.dev/ttl-seconds-after-finished"
 	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
 	// configuration is true.
 	AvoidedTaint = "signalbox.dev/avoided"

@@ -1,0 +1,112 @@
+// Package ttl knows for how long a TrainJob stays after its end, as annotation signalbox.dev/ttl-seconds-after-finished
+// of it, or of its runtime, says. It reads and writes nothing.
+package ttl
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// setting is what the annotation says: for how long a TrainJob stays that has succeeded, and one that has failed.
+type setting struct{ complete, failed time.Duration }
+
+// longest is ten years, which leaves room in a time.Duration.
+const longest = 10 * 365 * 24 * 60 * 60
+
+const forFailed = "failed="
+
+var errInvalid = errors.New(`must be a number of seconds from 0 to 315360000, such as 3600, with ",failed=" and another ` +
+	`one after it for a TrainJob that has failed; correct or remove it`)
+
+// parse reads a value of the annotation. The error says what is valid.
+func parse(value string) (s setting, err error) {
+	all, failed, differs := strings.Cut(value, ",")
+	if s.complete, err = seconds(all); err != nil || !differs {
+		s.failed = s.complete
+		return s, err
+	}
+	number, named := strings.CutPrefix(strings.TrimSpace(failed), forFailed)
+	if !named {
+		return s, errInvalid
+	}
+	s.failed, err = seconds(number)
+	return s, err
+}
+
+func seconds(number string) (time.Duration, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 32)
+	if err != nil || n > longest {
+		return 0, errInvalid
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// Check returns an error if the annotation is invalid, among those of a TrainJob or of a runtime.
+func Check(annotations map[string]string, path *field.Path) field.ErrorList {
+	value, set := annotations[api.TTLAnnotation]
+	if !set {
+		return nil
+	}
+	if _, err := parse(value); err != nil {
+		return field.ErrorList{field.Invalid(path.Key(api.TTLAnnotation), value, err.Error())}
+	}
+	return nil
+}
+
+// Own reports whether a TrainJob has the annotation itself, so that its runtime's doesn't count.
+func Own(job *api.TrainJob) bool {
+	_, set := job.Annotations[api.TTLAnnotation]
+	return set
+}
+
+// Ended returns when a TrainJob has ended, and false if it hasn't.
+func Ended(job *api.TrainJob) (at metav1.Time, ended bool) {
+	end, _ := endOf(job)
+	if end == nil {
+		return at, false
+	}
+	return end.LastTransitionTime, true
+}
+
+func endOf(job *api.TrainJob) (end *metav1.Condition, failed bool) {
+	for i := range job.Status.Conditions {
+		c := &job.Status.Conditions[i]
+		failed = c.Type == trainerapi.TrainJobFailed
+		if c.Status == metav1.ConditionTrue && (failed || c.Type == trainerapi.TrainJobComplete) {
+			return c, failed
+		}
+	}
+	return nil, false
+}
+
+// Left returns for how much longer a TrainJob stays, 0 or less if its time is over, and false if it stays: it hasn't
+// ended, or nothing says how long. The annotation of its runtime is one of its JobSet, which may be nil.
+func Left(job *api.TrainJob, js *jobset.JobSet, now time.Time) (left time.Duration, set bool, err error) {
+	end, failed := endOf(job)
+	value, set := job.Annotations[api.TTLAnnotation]
+	if !set && js != nil {
+		value, set = js.Annotations[api.TTLAnnotation]
+	}
+	if end == nil || !set {
+		return 0, false, nil
+	}
+	s, err := parse(value)
+	if err != nil {
+		return 0, false, fmt.Errorf("annotation %s %w", api.TTLAnnotation, err)
+	}
+	stays := s.complete
+	if failed {
+		stays = s.failed
+	}
+	return end.LastTransitionTime.Add(stays).Sub(now), true, nil
+}
