@@ -33,7 +33,7 @@ func (r *resolver) resolveFreed(ctx context.Context, o *situation) {
 	}
 	freed, err := r.freed(ctx, o, hosts)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("It isn't known whether pods wait for nodes that don't count any more", "reason", err.Error())
+		ctrl.LoggerFrom(ctx).Info("It isn't known whether pods wait for a node that is kept off", "reason", err.Error())
 	}
 	if jobframework.PrebuiltWorkloadNameFor(o.job) != "" { // its start keeps off what its Workload does
 		freed = added(freed, avoid.Written(wl.Spec.PodSets))
@@ -53,8 +53,8 @@ func startsAgain(o *situation, wl *kueue.Workload) bool {
 		!slices.ContainsFunc(wl.Status.Admission.PodSetAssignments, placed)
 }
 
-// freed returns which of the hosts that a TrainJob keeps off don't count any more, if all its pods wait. It reads caches
-// alone, and once a minute, because no event says that a pod waits.
+// freed returns which of the hosts that a TrainJob keeps off don't count any more, if all its pods wait. It reads
+// caches alone, and once a minute, because no event says that a pod waits.
 func (r *resolver) freed(ctx context.Context, o *situation, hosts []string) ([]string, error) {
 	o.queue.later(waitsForNode)
 	pods, err := r.store.Pods.Named(ctx, o.jobSet)

@@ -36,7 +36,8 @@ func (h *harness) waitsForNode() *jobset.JobSet {
 func (h *harness) another(js *jobset.JobSet, node string, phase corev1.PodPhase) {
 	h.t.Helper()
 	var pods corev1.PodList
-	h.must(h.store.List(h.t.Context(), &pods, client.InNamespace(team), client.MatchingLabels{jobset.JobSetNameKey: js.Name}))
+	h.must(h.store.List(h.t.Context(), &pods, client.InNamespace(team),
+		client.MatchingLabels{jobset.JobSetNameKey: js.Name}))
 	pod := pods.Items[0].DeepCopy()
 	pod.ObjectMeta = metav1.ObjectMeta{Namespace: team, Name: pod.Name + "-more", Labels: pod.Labels,
 		OwnerReferences: pod.OwnerReferences}

@@ -32,10 +32,7 @@ type record struct {
 	rebuilt string
 	// end is that of its JobSet.
 	end seenEnd
-	// podless is since when pods of the running TrainJob are missing.
-	podless shortage
-	// waits is since when all wait for nodes, of a TrainJob that keeps off some.
-	waits time.Time
+	lacking
 	rejections
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
@@ -45,6 +42,14 @@ type record struct {
 type seenEnd struct {
 	jobSet types.UID
 	at     time.Time
+}
+
+// lacking is since when a running TrainJob lacks what its pods need.
+type lacking struct {
+	// podless is since when pods are missing.
+	podless shortage
+	// waits is since when all wait for nodes, of a TrainJob that keeps off some.
+	waits time.Time
 }
 
 // rejections are the stop that the API server rejects, the starts, and any requests that fail; and what was asked or

@@ -2,9 +2,9 @@
 // or failed at once. It reads and writes nothing.
 //
 // Mark says what a pod shows of its node (cause.go). Blame and Remember keep that in status.avoided of the TrainJob
-// (judge.go). Choose decides which of these nodes are kept off (choose.go), and Apply writes them into what is queued
-// (term.go). Shared is what TrainJobs of a namespace tell each other, and Tally counts the namespaces that avoid a node
-// (tally.go).
+// (judge.go). Choose decides which of these nodes are kept off (choose.go), by those that its pods fit (fits.go), also
+// beside each other (beside.go). Apply writes them into what is queued (term.go). Shared is what TrainJobs of a
+// namespace tell each other, and Tally counts the namespaces that avoid a node (tally.go).
 package avoid
 
 import (

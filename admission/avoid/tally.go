@@ -34,8 +34,8 @@ func elsewhere(job *api.TrainJob) bool {
 	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
 }
 
-// Shared returns which nodes that the TrainJobs of a namespace remember count for all of them: those that there are, the
-// latest first. What may be a program's own failure isn't shared.
+// Shared returns which nodes that the TrainJobs of a namespace remember count for all of them: those that there are,
+// the latest first. What may be a program's own failure isn't shared.
 func (p Policy) Shared(jobs []api.TrainJob, nodes []corev1.Node, now time.Time) []api.AvoidedNode {
 	if !p.On() || len(jobs) == 0 {
 		return nil

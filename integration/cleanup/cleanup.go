@@ -43,7 +43,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		_, ended := ttl.Ended(o.(*api.TrainJob))
 		return ended
 	})
-	return ctrl.NewControllerManagedBy(mgr).Named("cleanup").For(&api.TrainJob{}, builder.WithPredicates(ended)).Complete(r)
+	return ctrl.NewControllerManagedBy(mgr).Named("cleanup").
+		For(&api.TrainJob{}, builder.WithPredicates(ended)).Complete(r)
 }
 
 // Reconcile deletes a TrainJob whose time is over.
