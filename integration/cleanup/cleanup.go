@@ -39,12 +39,13 @@ func New(c client.Client, sink kevents.EventRecorder, clk clock.PassiveClock) *R
 // SetupWithManager registers the controller. It watches nothing that the integration doesn't, and looks at TrainJobs
 // that have ended alone.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	ended := predicate.NewPredicateFuncs(func(o client.Object) bool {
-		_, ended := ttl.Ended(o.(*api.TrainJob))
-		return ended
-	})
 	return ctrl.NewControllerManagedBy(mgr).Named("cleanup").
-		For(&api.TrainJob{}, builder.WithPredicates(ended)).Complete(r)
+		For(&api.TrainJob{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasEnded))).Complete(r)
+}
+
+func hasEnded(o client.Object) bool {
+	_, ended := ttl.Ended(o.(*api.TrainJob))
+	return ended
 }
 
 // Reconcile deletes a TrainJob whose time is over.

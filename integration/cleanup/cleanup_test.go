@@ -70,6 +70,9 @@ func TestReconcile(t *testing.T) {
 			if c.jobSet != nil {
 				objects = append(objects, c.jobSet)
 			}
+			if !hasEnded(job) || hasEnded(&api.TrainJob{}) {
+				t.Error("who has ended is looked at, and nobody else")
+			}
 			store := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 			sink := kevents.NewFakeRecorder(9)
 			r := New(store, sink, clocktesting.NewFakePassiveClock(now))
@@ -107,6 +110,26 @@ func TestChanged(t *testing.T) {
 		t.Errorf("it is looked at once more: got %v", err)
 	}
 	if err := store.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+		t.Errorf("it is there: got %v", err)
+	}
+}
+
+// TestUnreadable holds that a JobSet that can't be read, and may say something, deletes nothing, and that the next try
+// does.
+func TestUnreadable(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := api.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job", UID: "job"}}
+	job.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue}}
+	store := fake.NewClientBuilder().WithScheme(scheme).WithObjects(job).Build() // its scheme has no JobSets
+	r := New(store, kevents.NewFakeRecorder(9), clocktesting.NewFakePassiveClock(time.Now()))
+	key := client.ObjectKeyFromObject(job)
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err == nil {
+		t.Error("it is tried again")
+	}
+	if err := store.Get(t.Context(), key, job); err != nil {
 		t.Errorf("it is there: got %v", err)
 	}
 }
