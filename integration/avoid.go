@@ -137,7 +137,7 @@ func (a *avoiding) share(e *overrides.Effective, wl *kueue.Workload, queued []st
 	}
 	shared := a.cluster.Choose(e, a.shared, a.choice.Hosts)
 	if len(shared.Avoided) > 0 && !placedOn(wl, added(shared.Hosts, queued)) {
-		a.withOthers = &avoid.Choice{Hosts: shared.Hosts, Tolerated: a.choice.Tolerated,
+		a.withOthers = &avoid.Choice{Hosts: shared.Hosts, Tolerated: slices.Concat(a.choice.Tolerated, shared.Tolerated),
 			Avoided: slices.Concat(a.choice.Avoided, shared.Avoided)}
 	}
 }

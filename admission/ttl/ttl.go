@@ -12,7 +12,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -58,9 +57,18 @@ func Check(annotations map[string]string, path *field.Path) field.ErrorList {
 		return nil
 	}
 	if _, err := parse(value); err != nil {
-		return field.ErrorList{field.Invalid(path.Key(api.TTLAnnotation), value, err.Error())}
+		return field.ErrorList{field.Invalid(path.Key(api.TTLAnnotation), cut(value), err.Error())}
 	}
 	return nil
+}
+
+// cut bounds what a message repeats of an annotation.
+func cut(value string) string {
+	const most = 64
+	if len(value) <= most {
+		return value
+	}
+	return value[:most] + "…"
 }
 
 // Own reports whether a TrainJob has the annotation itself, so that its runtime's doesn't count.
@@ -90,19 +98,19 @@ func endOf(job *api.TrainJob) (end *metav1.Condition, failed bool) {
 }
 
 // Left returns for how much longer a TrainJob stays, 0 or less if its time is over, and false if it stays: it hasn't
-// ended, or nothing says how long. The annotation of its runtime is one of its JobSet, which may be nil.
-func Left(job *api.TrainJob, js *jobset.JobSet, now time.Time) (left time.Duration, set bool, err error) {
+// ended, or nothing says how long. The annotations are those that its runtime gives to its JobSet.
+func Left(job *api.TrainJob, runtime map[string]string, now time.Time) (left time.Duration, set bool, err error) {
 	end, failed := endOf(job)
 	value, set := job.Annotations[api.TTLAnnotation]
-	if !set && js != nil {
-		value, set = js.Annotations[api.TTLAnnotation]
+	if !set {
+		value, set = runtime[api.TTLAnnotation]
 	}
 	if end == nil || !set {
 		return 0, false, nil
 	}
 	s, err := parse(value)
 	if err != nil {
-		return 0, false, fmt.Errorf("annotation %s %w", api.TTLAnnotation, err)
+		return 0, false, fmt.Errorf("annotation %s of it or its runtime is %q; it %w", api.TTLAnnotation, cut(value), err)
 	}
 	stays := s.complete
 	if failed {

@@ -8,7 +8,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -36,36 +35,41 @@ func TestLeft(t *testing.T) {
 		"a duration":         {reason: "no number", own: "1h", ends: complete, invalid: true},
 		"empty":              {reason: "no number", runtime: " ", ends: complete, invalid: true},
 		"of something else":  {reason: "no name", own: "1,complete=2", ends: complete, invalid: true},
+		"long":               {reason: "it is cut", own: strings.Repeat("7", 999), ends: complete, invalid: true},
 		"failed without one": {reason: "no number", own: "1,failed=", ends: complete, invalid: true},
 		"the longest": {reason: "ten years", own: "315360000", ends: complete, set: true,
 			want: longest*time.Second - time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job, js := &api.TrainJob{}, &jobset.JobSet{}
+			job := &api.TrainJob{}
+			var runtime map[string]string
 			if c.own != "" {
 				job.Annotations = map[string]string{api.TTLAnnotation: c.own}
 			}
 			if c.runtime != "" {
-				js.Annotations = map[string]string{api.TTLAnnotation: c.runtime}
+				runtime = map[string]string{api.TTLAnnotation: c.runtime}
 			}
 			if c.ends != "" {
 				job.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue},
 					{Type: c.ends, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
 			}
-			left, set, err := Left(job, js, now)
+			left, set, err := Left(job, runtime, now)
 			if left != c.want || set != c.set || (err != nil) != c.invalid {
 				t.Errorf("%s: got %v, %v, %v", c.reason, left, set, err)
 			}
 			if _, set, err := Left(job, nil, now); c.own == "" && (set || err != nil) {
-				t.Error("without a JobSet it is its own alone")
+				t.Error("without a runtime's it is its own alone")
 			}
 			path := field.NewPath("metadata", "annotations")
-			errs := append(Check(job.Annotations, path), Check(js.Annotations, path)...)
+			errs := append(Check(job.Annotations, path), Check(runtime, path)...)
 			if (len(errs) > 0) != c.invalid {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}
 			if c.invalid && !strings.Contains(errs[0].Error(), "metadata.annotations[signalbox.dev/ttl") {
 				t.Errorf("it names the path: got %v", errs[0])
+			}
+			if err != nil && len(err.Error()) > 400 || c.invalid && len(errs[0].Error()) > 400 {
+				t.Error("a message isn't as long as an annotation")
 			}
 			if at, ended := Ended(job); ended != (c.ends != "") || ended && !at.Time.Equal(now.Add(-time.Minute)) {
 				t.Errorf("ended: got %v, %v", at, ended)

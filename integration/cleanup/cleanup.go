@@ -5,21 +5,25 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	"github.com/signalbox-dev/signalbox/admission/ttl"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -40,8 +44,12 @@ func New(c client.Client, sink kevents.EventRecorder, clk clock.PassiveClock) *R
 // that have ended alone.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("cleanup").
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		For(&api.TrainJob{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasEnded))).Complete(r)
 }
+
+// workers is how many TrainJobs are deleted at a time: many may end at once.
+const workers = 4
 
 func hasEnded(o client.Object) bool {
 	_, ended := ttl.Ended(o.(*api.TrainJob))
@@ -57,25 +65,59 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !job.DeletionTimestamp.IsZero() || job.Labels[kueue.MultiKueueOriginLabel] != "" {
 		return reconcile.Result{}, nil // the cluster that it was submitted to deletes it here, too
 	}
-	var js *jobset.JobSet
-	if !ttl.Own(job) {
-		var err error
-		if js, err = store.JobSetNamed(ctx, r.client, request.NamespacedName); err != nil {
-			return reconcile.Result{}, err
-		}
-		if js != nil && !metav1.IsControlledBy(js, job) {
-			js = nil // of an earlier one of the name
-		}
+	runtime, err := r.ofRuntime(ctx, job)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	left, set, err := ttl.Left(job, js, r.clock.Now())
-	if err != nil { // the webhook was off when it was written
-		ctrl.LoggerFrom(ctx).Info("A TrainJob isn't deleted after its end", "reason", err.Error())
+	left, set, err := ttl.Left(job, runtime, r.clock.Now())
+	if err != nil { // no webhook has seen it
+		r.recorder.Send(job, events.ExpiryIgnored.Of(err.Error()))
 		return reconcile.Result{}, nil
 	}
 	if !set || left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
+	if holds, err := r.holdsQuota(ctx, job); err != nil || holds {
+		return reconcile.Result{RequeueAfter: holdsRecheck}, err
+	}
 	return reconcile.Result{}, r.delete(ctx, job)
+}
+
+// ofRuntime returns the annotations that a TrainJob's runtime gives to its JobSet; nil if the TrainJob has its own. A
+// JobSet that is gone, after its own time say, had those of the runtime that the TrainJob is pinned to.
+func (r *Reconciler) ofRuntime(ctx context.Context, job *api.TrainJob) (map[string]string, error) {
+	if ttl.Own(job) {
+		return nil, nil
+	}
+	js, err := store.JobSetNamed(ctx, r.client, client.ObjectKeyFromObject(job))
+	if err != nil {
+		return nil, err
+	}
+	if js != nil && metav1.IsControlledBy(js, job) { // else it is of an earlier one of the name
+		return js.Annotations, nil
+	}
+	pinned, err := store.Pinned(job)
+	if pinned == nil || err != nil {
+		return nil, nil // nobody else says anything: it stays
+	}
+	return pinned.Template.Annotations, nil
+}
+
+// holdsRecheck is how often a TrainJob is looked at whose time is over and whose pods still end.
+const holdsRecheck = 5 * time.Second
+
+// holdsQuota reports whether a TrainJob's quota isn't released yet. What it has used is recorded before that, and how
+// it has ended is a part of the record.
+func (r *Reconciler) holdsQuota(ctx context.Context, job *api.TrainJob) (bool, error) {
+	var workloads kueue.WorkloadList
+	err := r.client.List(ctx, &workloads, client.InNamespace(job.Namespace), client.UnsafeDisableDeepCopy,
+		kueueindexer.OwnerReferenceIndexFieldMatcher(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind), job.Name))
+	if err != nil {
+		return false, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
+	}
+	return slices.ContainsFunc(workloads.Items, func(wl kueue.Workload) bool {
+		return metav1.IsControlledBy(&wl, job) && podsets.HoldsQuota(&wl)
+	}), nil
 }
 
 // delete deletes a TrainJob as it was looked at: one that was changed since, or created again, is looked at once more.

@@ -66,8 +66,10 @@ var (
 		"Its pods may run on nodes on which others of it couldn't, because it keeps off half of those that fit, or "+
 			"because the others can't hold all its pods: %s; it keeps off: %s")
 	NodesFreed = normal("NodesFreed", "Restarting",
-		"It is started again on its quota: its pods wait for nodes, and nothing speaks against these any more: %s")
-	Expired = normal("Expired", "Deleting", "It has ended at %s, and is deleted as annotation %s says")
+		"It is started again on its quota: its pods wait for nodes, and these are no longer kept off: %s")
+	Expired = normal("Expired", "Deleting",
+		"It has ended at %s, and is deleted as annotation %s of it or its runtime says")
+	ExpiryIgnored = warning("InvalidAnnotation", "Deleting", "It isn't deleted after its end: %s")
 	// NodeShared is an event of a node.
 	NodeShared = warning("AvoidedByTrainJobs", "Scheduling",
 		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)")

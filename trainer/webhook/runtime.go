@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -41,7 +42,19 @@ func checkRuntime(rt client.Object) error {
 	path, annotations := field.NewPath("metadata", "annotations"), rt.GetAnnotations()
 	errs := append(gang.CheckAnnotations(path, annotations), checkpoint.CheckRuntime(annotations, path)...)
 	errs = append(errs, stalled.Check(annotations, path)...)
-	return append(errs, ttl.Check(annotations, path)...).ToAggregate()
+	errs = append(errs, ttl.Check(annotations, path)...)
+	template := field.NewPath("spec", "template", "metadata", "annotations") // a JobSet has these
+	return append(errs, ttl.Check(templateOf(rt).Annotations, template)...).ToAggregate()
+}
+
+func templateOf(rt client.Object) trainerapi.JobSetTemplateSpec {
+	switch rt := rt.(type) {
+	case *trainerapi.TrainingRuntime:
+		return rt.Spec.Template
+	case *trainerapi.ClusterTrainingRuntime:
+		return rt.Spec.Template
+	}
+	return trainerapi.JobSetTemplateSpec{}
 }
 
 // ValidateUpdate implements admission.Validator.
@@ -49,7 +62,8 @@ func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) 
 	if after.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
 	}
-	if err := checkRuntime(after); err != nil && !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) {
+	if err := checkRuntime(after); err != nil && (!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+		!maps.Equal(templateOf(before).Annotations, templateOf(after).Annotations)) {
 		return nil, err
 	}
 	return u.Validator.ValidateUpdate(ctx, before, after)

@@ -154,9 +154,14 @@ func (f *Facts) keepsOff(c *Cause) *Cause {
 	}
 	if hosts := avoid.Started(&f.Job.Spec.RuntimePatches[own]); len(hosts) > 0 {
 		c.Text += "; its pods keep off nodes " + strings.Join(hosts, ", ")
-		c.Do = slices.Insert(c.Do, 0, "wait for room on other nodes, or until the time of one of these is over "+
-			"(nodes.avoidFor): then a TrainJob that has no node yet is started again on its quota; kubectl signalbox nodes "+
-			"says why they are avoided", stopReleases)
+		placed := slices.ContainsFunc(f.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName != "" })
+		do := "wait for room on other nodes, or until the time of one of these is over (nodes.avoidFor): then it is " +
+			"started again on its quota; kubectl signalbox nodes says why they are avoided"
+		if placed {
+			do = "wait for room on other nodes: one that has some of its nodes isn't started again when the time of the " +
+				"others is over; kubectl signalbox stop and resume have it queued for all nodes that count then"
+		}
+		c.Do = slices.Insert(c.Do, 0, do, stopReleases)
 	}
 	return c
 }
