@@ -28,7 +28,7 @@ import (
 )
 
 // every is how often the nodes are looked at. It reads caches alone.
-const every = time.Minute
+const every = 15 * time.Second
 
 // share bounds how many nodes have the taint: one of so many, or one of fewer. Who owns many namespaces takes no more.
 const share = 10
