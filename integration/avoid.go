@@ -50,7 +50,7 @@ func (r *observer) observeNodes(ctx context.Context, o *situation) error {
 		return err
 	}
 	known.cluster.Nodes = nodes.Items
-	known.shared = r.policy.Avoid.Beside(known.counted, r.policy.Avoid.Shared(others, nodes.Items, o.now))
+	known.shared = r.policy.Avoid.Further(known.counted, r.policy.Avoid.Shared(others, nodes.Items, o.now))
 	known.cluster.Flavors, err = r.flavorsOf(ctx, o.job)
 	return err
 }

@@ -124,12 +124,7 @@ func TestNeedsWithAll(t *testing.T) {
 	h.remembers("n1")
 	h.clock.Step(time.Second)
 	h.settle("job")
-	h.admitSlice()
-	h.finishOld()
-	h.settle("job")
-	h.stopsPods()
-	h.clock.Step(11 * time.Second)
-	h.settle("job")
+	h.growsBySlice()
 	if h.nodes() != 8 || h.startedOff() != "" {
 		t.Errorf("eight nodes are all that there are: it is started with %d, off %q", h.nodes(), h.startedOff())
 	}

@@ -249,12 +249,7 @@ func TestAdmittedBefore(t *testing.T) {
 	h.remembers("a1")
 	h.clock.Step(time.Second)
 	h.settle("job")
-	h.admitSlice()
-	h.finishOld()
-	h.settle("job")
-	h.stopsPods()
-	h.clock.Step(11 * time.Second)
-	h.settle("job")
+	h.growsBySlice()
 	if h.wantOff("it grows", "", "a1"); h.nodes() != 8 {
 		t.Errorf("it runs with %d nodes", h.nodes())
 	}

@@ -183,7 +183,7 @@ func TestShared(t *testing.T) {
 		"no room": {Policy{For: time.Hour, AtMost: 1}, ""},
 		"off":     {Policy{AtMost: 9}, ""},
 	} {
-		if got := Names(c.policy.Beside(jobs[0].Status.Avoided[:1], c.policy.Shared(jobs, nodes, now))); got != c.want {
+		if got := Names(c.policy.Further(jobs[0].Status.Avoided[:1], c.policy.Shared(jobs, nodes, now))); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}

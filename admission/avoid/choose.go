@@ -24,7 +24,7 @@ type Choice struct {
 
 // Choose returns which of the nodes that count a TrainJob keeps off; the first have precedence. kept are hosts that it
 // keeps off whatever the nodes are. Of the nodes that fit the pods of a ReplicatedJob on a flavor, no more than half
-// are kept off. Nor are those that its pods need, or those of all that run at a time: the others couldn't hold all.
+// are kept off, and none without which they have no room, alone or beside those of the others that run at a time.
 func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept []string) Choice {
 	choice := Choice{Hosts: kept}
 	if len(counted) == 0 {
@@ -59,7 +59,7 @@ func (c Cluster) Freed(jobs []jobset.ReplicatedJob, hosts []string, counted []ap
 	open := &overrides.Effective{ReplicatedJobs: slices.Clone(jobs)}
 	for i := range open.ReplicatedJobs {
 		pod := &open.ReplicatedJobs[i].Template.Spec.Template.Spec
-		pod.Affinity = within(pod.Affinity, hosts)
+		pod.Affinity = stripped(pod.Affinity, hosts)
 	}
 	fitting := Cluster{Nodes: c.Nodes}.fitting(open)
 	for _, host := range hosts {

@@ -53,9 +53,9 @@ func (p Policy) Shared(jobs []api.TrainJob, nodes []corev1.Node, now time.Time) 
 	return slices.SortedFunc(maps.Values(last), latestFirst)
 }
 
-// Beside returns the first of some nodes that there is room for beside those that a TrainJob counts of its own, without
-// these.
-func (p Policy) Beside(own, shared []api.AvoidedNode) []api.AvoidedNode {
+// Further returns which of the shared nodes a TrainJob keeps off besides those that it counts of its own: the first, and
+// as many as make up the most that it may.
+func (p Policy) Further(own, shared []api.AvoidedNode) []api.AvoidedNode {
 	others := slices.DeleteFunc(slices.Clone(shared), func(n api.AvoidedNode) bool {
 		return slices.ContainsFunc(own, func(o api.AvoidedNode) bool { return o.Name == n.Name })
 	})

@@ -49,8 +49,8 @@ func With(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
 	return affinity
 }
 
-// within returns an affinity without what With has added.
-func within(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
+// stripped returns an affinity without what With has added.
+func stripped(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
 	if requiredOf(affinity) == nil {
 		return affinity
 	}

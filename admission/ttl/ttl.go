@@ -87,11 +87,9 @@ func Ended(job *api.TrainJob) (at metav1.Time, ended bool) {
 }
 
 func endOf(job *api.TrainJob) (end *metav1.Condition, failed bool) {
-	for i := range job.Status.Conditions {
-		c := &job.Status.Conditions[i]
-		failed = c.Type == trainerapi.TrainJobFailed
-		if c.Status == metav1.ConditionTrue && (failed || c.Type == trainerapi.TrainJobComplete) {
-			return c, failed
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
+		if c := job.Status.Condition(name); c != nil && c.Status == metav1.ConditionTrue {
+			return c, name == trainerapi.TrainJobFailed
 		}
 	}
 	return nil, false

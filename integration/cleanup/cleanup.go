@@ -97,8 +97,11 @@ func (r *Reconciler) ofRuntime(ctx context.Context, job *api.TrainJob) (map[stri
 		return js.Annotations, nil
 	}
 	pinned, err := store.Pinned(job)
-	if pinned == nil || err != nil {
-		return nil, nil // nobody else says anything: it stays
+	if err != nil { // another try reads the same
+		ctrl.LoggerFrom(ctx).Info("A TrainJob stays after its end, whatever its runtime says", "reason", err.Error())
+	}
+	if pinned == nil {
+		return nil, nil
 	}
 	return pinned.Template.Annotations, nil
 }

@@ -21,7 +21,7 @@ import (
 const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
-	maxProduct  = 40_370
+	maxProduct  = 40_371
 	maxTracked  = 959
 	maxFolders  = 16
 	maxMakefile = 14_000 // bytes, which are two screens
