@@ -93,17 +93,6 @@ func (h *harness) stopsPods() {
 	h.must(h.store.DeleteAllOf(h.t.Context(), &corev1.Pod{}, client.InNamespace(team)))
 }
 
-// growsBySlice has the slice admitted, and the TrainJob started on it.
-func (h *harness) growsBySlice() {
-	h.t.Helper()
-	h.admitSlice()
-	h.finishOld()
-	h.settle("job")
-	h.stopsPods()
-	h.clock.Step(11 * time.Second)
-	h.settle("job")
-}
-
 // the two Workloads of a TrainJob that grows; nil for one that isn't there.
 func (h *harness) old() *kueue.Workload   { return h.which(false) }
 func (h *harness) slice() *kueue.Workload { return h.which(true) }

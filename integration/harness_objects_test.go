@@ -189,3 +189,14 @@ func finishedOf(wl *kueue.Workload) *metav1.Condition {
 func conditionOf(job *api.TrainJob, name string) *metav1.Condition {
 	return apimeta.FindStatusCondition(job.Status.Conditions, name)
 }
+
+// growsBySlice has the slice admitted, and the TrainJob started on it.
+func (h *harness) growsBySlice() {
+	h.t.Helper()
+	h.admitSlice()
+	h.finishOld()
+	h.settle("job")
+	h.stopsPods()
+	h.clock.Step(11 * time.Second)
+	h.settle("job")
+}

@@ -53,8 +53,8 @@ func (p Policy) Shared(jobs []api.TrainJob, nodes []corev1.Node, now time.Time) 
 	return slices.SortedFunc(maps.Values(last), latestFirst)
 }
 
-// Further returns which of the shared nodes a TrainJob keeps off besides those that it counts of its own: the first, and
-// as many as make up the most that it may.
+// Further returns which of the shared nodes a TrainJob keeps off besides those that it counts of its own: the first,
+// and as many as make up the most that it may.
 func (p Policy) Further(own, shared []api.AvoidedNode) []api.AvoidedNode {
 	others := slices.DeleteFunc(slices.Clone(shared), func(n api.AvoidedNode) bool {
 		return slices.ContainsFunc(own, func(o api.AvoidedNode) bool { return o.Name == n.Name })
