@@ -53,6 +53,7 @@ var _ = []act{
 	writeStatus{},
 	clearEntry{},
 	migrate{},
+	heed{},
 	deleteSnapshot{},
 	deleteJobSet{},
 	deleteJob{},
@@ -189,6 +190,10 @@ func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
 		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Name))
 	}
 	return nil
+}
+
+func (s heed) do(ctx context.Context, a *actor, o *situation) error {
+	return unlessGone(a.store.Writer.Heed(ctx, o.job, s.verdict), "noting how those have ended that it runs after")
 }
 
 func (s deleteSnapshot) do(ctx context.Context, a *actor, o *situation) error {

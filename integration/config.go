@@ -169,6 +169,7 @@ type gates struct {
 	podSets          podsets.Features
 	admission        admission.Features
 	partialAdmission bool
+	gatedAdmission   bool
 	claimsCounted    bool // or rejected
 }
 
@@ -182,6 +183,7 @@ func readGates() gates {
 			TopologyAware: topologyAware, QueueLabels: features.Enabled(features.AssignQueueLabelsForPods),
 		},
 		partialAdmission: features.Enabled(features.PartialAdmission),
+		gatedAdmission:   features.Enabled(features.AdmissionGatedBy),
 		claimsCounted: features.Enabled(features.KueueDRAIntegration) ||
 			features.Enabled(features.KueueDRARejectWorkloadsWhenDRADisabled),
 	}

@@ -28,6 +28,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -141,6 +142,7 @@ func newHarness(t *testing.T, d *dialect.Dialect, change ...func(*configapi.Conf
 	h.must(h.IndexField(t.Context(), &corev1.Pod{}, store.PodIndex, store.PodIndexOf))
 	h.must(h.IndexField(t.Context(), &kueue.Workload{}, integration.PriorityIndex, integration.PriorityIndexOf))
 	h.must(h.IndexField(t.Context(), &api.TrainJob{}, avoid.Index, avoid.IndexOf))
+	h.must(h.IndexField(t.Context(), &api.TrainJob{}, after.Index, after.IndexOf))
 	h.must(h.IndexField(t.Context(), &corev1.Pod{}, metav1.ObjectNameField,
 		func(o client.Object) []string { return []string{o.GetName()} }))
 	h.store = h.serve()

@@ -36,7 +36,7 @@ func (r *observer) observe(ctx context.Context, key types.NamespacedName) (*situ
 	if err := r.observeWorkloads(ctx, o); err != nil || declared(o).all {
 		return o, err
 	}
-	err = errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o))
+	err = errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o), r.observeDependencies(ctx, o))
 	o.weigh()
 	if err != nil || o.stage == stageEnded {
 		return o, err

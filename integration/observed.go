@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
@@ -105,6 +106,8 @@ type wouldRun struct {
 	effective *overrides.Effective // shared: it must not be changed
 	podSets   []kueue.PodSet
 	avoiding  avoiding
+	// after is what follows from the TrainJobs that it waits for.
+	after after.Verdict
 }
 
 // avoiding is what a suspended TrainJob remembers of nodes.

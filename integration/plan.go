@@ -38,6 +38,10 @@ func beforehand(o *situation) (p plan, done bool) {
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
+	if heeds(o.queue.after) {
+		p.Do(heed{o.queue.after})
+		return p, true // the write triggers the next reconcile
+	}
 	if wl := failedToStart(o.observed, o.origin); wl != nil && o.managed() {
 		p.tryAgain(o, wl)
 		p.Do(report(o, &p)...)

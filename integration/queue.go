@@ -12,6 +12,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -30,6 +31,9 @@ func (r *resolver) decideQueue(o *situation) error {
 	}
 	if o.queue.part != nil {
 		return o.queue.part
+	}
+	if never := o.queue.after.Never; never != nil {
+		return blocked(after.Reason, never)
 	}
 	if err := resolveRecord(o); err != nil {
 		return blocked(ReasonInvalidOverrides, err)

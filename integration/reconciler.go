@@ -197,7 +197,7 @@ func NewWebhook(r *Reconciler, reader review.Reader) *webhook.Webhook {
 	return webhook.New(webhook.Config{
 		Queues: r.Queues, Policy: r.policy.managed, OwnerIdentities: r.policy.kueue.OwnerIdentities,
 		Pods: r.store.Pods, Reader: reader, Limits: r.policy.limits, Reviews: r.trainer.reviews,
-		Defaults: r.client, Signs: r.meter != nil,
+		Defaults: r.client, Signs: r.meter != nil, Gates: r.policy.features.gatedAdmission,
 	})
 }
 

@@ -32,6 +32,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -143,6 +144,9 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 			return err
 		}
 	}
+	if err := indexer.IndexField(ctx, &api.TrainJob{}, after.Index, after.IndexOf); err != nil {
+		return err
+	}
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
 		return err
 	}
@@ -166,6 +170,7 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 	b = r.meter.watchReleases(b)
 	return b.
 		Watches(&api.TrainJob{}, inOrder(&handler.EnqueueRequestForObject{})).
+		Watches(&api.TrainJob{}, inOrder(asItIs(r.dependents)), builder.WithPredicates(decidesOthers())).
 		Watches(&kueue.Workload{}, owner).
 		Watches(&jobset.JobSet{}, owner).
 		Watches(&corev1.Pod{}, pods, builder.WithPredicates(podEnds())).

@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -135,6 +136,9 @@ type deleteWorkload struct {
 
 // releaseWorkload removes the finalizer that keeps a Workload, and its quota if it isn't finished.
 type releaseWorkload struct{ workload *kueue.Workload }
+
+// heed notes how those have ended that a TrainJob waits for, or opens its gate.
+type heed struct{ verdict after.Verdict }
 
 // deactivate deactivates a Workload whose pods have ended.
 type deactivate struct{ workload *kueue.Workload }

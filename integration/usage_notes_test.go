@@ -173,7 +173,7 @@ func (h *harness) anyBoost() bool {
 // TestRelabelled holds that a run is its team's at the beginning: nobody has another pay for what has been used.
 func TestRelabelled(t *testing.T) {
 	h := newHarness(t, dialect.Bundled, recording)
-	h.live(after(starts, func(h *harness) {
+	h.live(then(starts, func(h *harness) {
 		job := h.trainJob("job")
 		job.Labels["team"] = "another"
 		h.update(job)
@@ -261,17 +261,17 @@ func TestReleasedByOthers(t *testing.T) {
 		gone   bool
 		want   usageapi.Held
 	}{
-		"the manager cluster takes it back": {life: after(starts, pass(5*time.Second)), gone: true,
+		"the manager cluster takes it back": {life: then(starts, pass(5*time.Second)), gone: true,
 			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 35}},
-		"it is gone with its TrainJob": {life: after(starts, jobGone), gone: true,
+		"it is gone with its TrainJob": {life: then(starts, jobGone), gone: true,
 			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 30}},
-		"after a restart": {life: after(starts, restarts, pass(5*time.Second)), gone: true,
+		"after a restart": {life: then(starts, restarts, pass(5*time.Second)), gone: true,
 			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 35}},
 		"its queue is stopped before it is admitted": {life: life{submitted, admitted, pass(7 * time.Second)},
 			change: unreserved, want: usageapi.Held{Idle: 7}},
-		"its boost changes": {life: after(starts, pass(5*time.Second)),
+		"its boost changes": {life: then(starts, pass(5*time.Second)),
 			change: func(wl *kueue.Workload) { wl.Annotations["a"] = "b" }},
-		"it was released here": {life: after(starts, evicted, podsEnd), change: unreserved,
+		"it was released here": {life: then(starts, evicted, podsEnd), change: unreserved,
 			want: usageapi.Held{Idle: 10, Useful: 30, Lost: 30}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -130,22 +130,22 @@ func unqueued(h *harness) {
 var starts = life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(30 * time.Second), savesNow,
 	pass(30 * time.Second)}
 
-func after(l life, more ...func(*harness)) life { return slices.Concat(l, more) }
+func then(l life, more ...func(*harness)) life { return slices.Concat(l, more) }
 
 var lives = map[string]struct {
 	life life
 	want usageapi.Held // in seconds
 	runs int64
 }{
-	"completes": {after(starts, completes), usageapi.Held{Idle: 10, Useful: 60}, 1},
-	"fails":     {after(starts, fails), usageapi.Held{Idle: 10, Useful: 30, Lost: 30}, 1},
+	"completes": {then(starts, completes), usageapi.Held{Idle: 10, Useful: 60}, 1},
+	"fails":     {then(starts, fails), usageapi.Held{Idle: 10, Useful: 30, Lost: 30}, 1},
 	"fails, and its other pods take long": {
-		after(starts, func(h *harness) { h.end("job", trainerapi.TrainJobFailed) }, pass(20*time.Second), podsEnd),
+		then(starts, func(h *harness) { h.end("job", trainerapi.TrainJobFailed) }, pass(20*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 50}, 1},
-	"is preempted, and its pods take long": {after(starts, evicted, pass(20*time.Second), podsEnd),
+	"is preempted, and its pods take long": {then(starts, evicted, pass(20*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 50}, 1},
 	"is preempted, and completes": {
-		after(starts, evicted, podsEnd, pass(time.Hour), admitted, pass(5*time.Second), jobSetRuns, pass(time.Minute),
+		then(starts, evicted, podsEnd, pass(time.Hour), admitted, pass(5*time.Second), jobSetRuns, pass(time.Minute),
 			completes),
 		usageapi.Held{Idle: 15, Useful: 90, Lost: 30}, 2},
 	"is preempted before it starts": {life{submitted, admitted, pass(7 * time.Second), evicted},
@@ -153,29 +153,29 @@ var lives = map[string]struct {
 	"never saves": {
 		life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(time.Minute), evicted, podsEnd},
 		usageapi.Held{Idle: 10, Unknown: 60}, 1},
-	"is deleted while it runs": {after(starts, jobGone, pass(5*time.Second), podsEnd),
+	"is deleted while it runs": {then(starts, jobGone, pass(5*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
 	"is deleted while it waits": {life{submitted, admitted, pass(time.Second), jobGone}, usageapi.Held{Idle: 1}, 1},
-	"loses its Workload": {after(starts, workloadDeleted, pass(5*time.Second), podsEnd),
+	"loses its Workload": {then(starts, workloadDeleted, pass(5*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
-	"is stopped by its user": {after(starts, userStops, pass(5*time.Second), podsEnd),
+	"is stopped by its user": {then(starts, userStops, pass(5*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
-	"is deactivated": {after(starts, adminDeactivates, pass(5*time.Second), podsEnd, kueueDeactivates),
+	"is deactivated": {then(starts, adminDeactivates, pass(5*time.Second), podsEnd, kueueDeactivates),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
 	"changes its queue before it starts": {
 		life{submitted, admitted, pass(time.Second), userStops, leavesQueue}, usageapi.Held{Idle: 1}, 1},
 	"restarts, saves again and completes": {
-		after(starts, restarts, pass(30*time.Second), savesAgain, pass(10*time.Second), completes),
+		then(starts, restarts, pass(30*time.Second), savesAgain, pass(10*time.Second), completes),
 		usageapi.Held{Idle: 10, Useful: 70, Lost: 30}, 1},
 	"restarts twice, and saves once more": {
-		after(starts, restarts, pass(20*time.Second), remade, pass(30*time.Second), savesAgain, pass(10*time.Second), evicted,
+		then(starts, restarts, pass(20*time.Second), remade, pass(30*time.Second), savesAgain, pass(10*time.Second), evicted,
 			podsEnd),
 		usageapi.Held{Idle: 10, Useful: 60, Lost: 60}, 1},
 	"reports nothing, restarts and completes": {
 		life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(time.Minute), restarts, pass(30 * time.Second),
 			completes},
 		usageapi.Held{Idle: 10, Useful: 90}, 1},
-	"leaves its queue": {after(starts, evicted, unqueued, pass(5*time.Second), podsEnd),
+	"leaves its queue": {then(starts, evicted, unqueued, pass(5*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
 }
 

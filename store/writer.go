@@ -23,8 +23,10 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/kueue/pkg/constants"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/overrides/dialect"
@@ -171,6 +173,27 @@ func (w *Writer) Clear(ctx context.Context, trainer *dialect.Dialect, job *api.T
 	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion),
 		operation{Operation: "test", Path: entry + "/manager", Value: overrides.Manager},
 		operation{Operation: "replace", Path: entry, Value: neutral}))
+}
+
+// Heed notes how those have ended that a TrainJob waits for, or opens its gate, if it hasn't changed since it was read.
+func (w *Writer) Heed(ctx context.Context, job *api.TrainJob, v after.Verdict) error {
+	annotations := map[string]any{}
+	if v.Note != "" {
+		annotations[api.AfterEndedAnnotation] = v.Note
+	}
+	if v.Open {
+		annotations[constants.AdmissionGatedByAnnotation] = nil
+		if gates := after.WithoutGate(job); gates != "" {
+			annotations[constants.AdmissionGatedByAnnotation] = gates
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": annotations,
+	}})
+	if err != nil {
+		return err
+	}
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
 // Migrate replaces the Record of another Trainer by what it says in the present Trainer's fields. An API server that

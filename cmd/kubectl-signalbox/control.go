@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,7 @@ import (
 type verb struct {
 	name, short, long string
 	run               func(*session, context.Context, *api.TrainJob) error
+	many              bool // at once
 }
 
 var verbs = []verb{
@@ -38,6 +40,7 @@ var verbs = []verb{
 			"the time of its submission, and so its place among those of its priority. It needs the right to change " +
 			"TrainJobs, nothing more.",
 		(*session).stop,
+		true,
 	},
 	{
 		"resume",
@@ -45,6 +48,7 @@ var verbs = []verb{
 		"Queue a TrainJob again that kubectl signalbox stop has stopped. " +
 			"It takes its place by the time of its submission.",
 		(*session).resume,
+		true,
 	},
 	{
 		"restart",
@@ -52,14 +56,19 @@ var verbs = []verb{
 		"Stop a TrainJob, wait until its pods " +
 			"have ended, and queue it again. It releases its quota in between, so that others may get it.",
 		(*session).restart,
+		false,
 	},
 }
 
 func controlCommand(c *cli, v verb) *cobra.Command {
-	return &cobra.Command{
+	selector := ""
+	cmd := &cobra.Command{
 		Use: v.name + " TRAINJOB", Short: v.short, Long: v.long, Example: "  kubectl signalbox " + v.name + " resnet",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: completeTrainJobs(c),
 		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
+			if selector != "" {
+				return s.each(ctx, selector, v)
+			}
 			job, err := s.trainJob(ctx, args[0])
 			if err != nil {
 				return err
@@ -67,6 +76,39 @@ func controlCommand(c *cli, v verb) *cobra.Command {
 			return v.run(s, ctx, job)
 		}),
 	}
+	if v.many {
+		cmd.Use = v.name + " (TRAINJOB | -l SELECTOR)"
+		cmd.Flags().StringVarP(&selector, "selector", "l", "", "all TrainJobs with a label, such as "+api.SweepLabel+"=resnet")
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if selector == "" {
+				return cobra.ExactArgs(1)(cmd, args)
+			}
+			return cobra.NoArgs(cmd, args)
+		}
+	}
+	return cmd
+}
+
+// each runs a verb for all TrainJobs of the namespace that a selector selects and that have not ended.
+func (s *session) each(ctx context.Context, selector string, v verb) error {
+	selects, err := labels.Parse(selector)
+	if err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	var jobs api.TrainJobList
+	if err := s.pages(ctx, &jobs, client.InNamespace(s.namespace),
+		client.MatchingLabelsSelector{Selector: selects}); err != nil {
+		return fmt.Errorf("listing TrainJobs: %w", err)
+	}
+	going := slices.DeleteFunc(jobs.Items, func(job api.TrainJob) bool { return errEnded(&job) != nil })
+	if len(going) == 0 {
+		fmt.Fprintln(s.streams.ErrOut, "No TrainJobs found that have not ended.")
+	}
+	var errs []error
+	for i := range going {
+		errs = append(errs, v.run(s, ctx, &going[i]))
+	}
+	return errors.Join(errs...)
 }
 
 // The changes of a TrainJob, as merge patches.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -79,7 +80,7 @@ func write(w io.Writer, e *explain.Explanation) error {
 			fmt.Fprintln(w, "  -", do)
 		}
 	}
-	if err := writeQuota(w, e); err != nil {
+	if err := errors.Join(writeDependencies(w, e), writeQuota(w, e)); err != nil {
 		return err
 	}
 	fmt.Fprintln(w, "\nWhat has happened:")
@@ -93,6 +94,16 @@ func write(w io.Writer, e *explain.Explanation) error {
 		fmt.Fprintf(w, "\nYou lack rights that would show more: %s.\n", strings.Join(e.Missing, "; "))
 	}
 	return nil
+}
+
+func writeDependencies(w io.Writer, e *explain.Explanation) error {
+	if len(e.Dependencies) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\nRuns after:")
+	return table(w, nil, utilslices.Map(e.Dependencies, func(d *explain.Dependency) []string {
+		return []string{strings.Repeat("  ", d.Depth+1) + d.Name, d.When.String(), d.State}
+	}))
 }
 
 func writeQuota(w io.Writer, e *explain.Explanation) error {

@@ -18,6 +18,7 @@ import (
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -47,6 +48,10 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 	if err := s.decide(ctx, f, q); err != nil {
 		return nil, err
 	}
+	var err error
+	if f.Dependencies, err = s.dependencies(ctx, job, q); err != nil {
+		return nil, err
+	}
 	f.KueueSeen, f.WebhookDown = s.kueueSeen(ctx), s.webhookDown(ctx, job)
 	f.Missing = s.missing
 	return f, nil
@@ -61,6 +66,41 @@ func (q *queues) factsOf(job *api.TrainJob) *explain.Facts {
 			OwnRead: q.workloads != nowhere, OthersRead: q.workloads == everywhere, Assumed: q.assumed,
 		},
 	}
+}
+
+// mostDependencies is of how many TrainJobs it is said that others run after them.
+const mostDependencies = 64
+
+// dependencies reads the TrainJobs that one waits for, each followed by those that it waits for itself, each once.
+func (s *session) dependencies(ctx context.Context, job *api.TrainJob, q *queues) (all []explain.Dependency, err error) {
+	seen := sets.New(job.Name)
+	var add func(of *api.TrainJob, depth int) error
+	add = func(of *api.TrainJob, depth int) error {
+		if !after.Gated(of) {
+			return nil
+		}
+		for _, on := range after.Of(of) {
+			d := explain.Dependency{Name: on.Name, Of: of.Name, When: on.When, State: "Missing", Depth: depth}
+			other := &api.TrainJob{}
+			err := s.client.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: on.Name}, other)
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("reading TrainJob %s, which %s runs after: %w", on.Name, of.Name, err)
+			}
+			if err == nil {
+				d.State = explain.Brief(q.factsOf(other)).State
+			}
+			all = append(all, d)
+			if seen.Has(on.Name) || err != nil || len(all) >= mostDependencies {
+				continue
+			}
+			seen.Insert(on.Name)
+			if err := add(other, depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return all, add(job, 0)
 }
 
 // decide has a simulation say what Kueue decides about a TrainJob that waits, if the user may read what that needs.

@@ -116,6 +116,23 @@ status:
   queue: {conditions: [{type: Stalled, status: "True", reason: NoReport, message: it has reported nothing, lastTransitionTime: "2026-11-24T10:20:00Z"}]}
 `
 
+// chain is one that runs after another, which runs after a third.
+const chain = `
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  {name: third, namespace: team, uid: third, labels: {kueue.x-k8s.io/queue-name: queue},
+   annotations: {signalbox.dev/after: "chained=ok,nobody=any", kueue.x-k8s.io/admission-gated-by: signalbox.dev/after}}
+spec: {suspend: true, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  {name: chained, namespace: team, uid: chained, labels: {kueue.x-k8s.io/queue-name: queue},
+   annotations: {signalbox.dev/after: first=any, kueue.x-k8s.io/admission-gated-by: signalbox.dev/after}}
+spec: {suspend: true, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+`
+
 // objectsOf reads manifests.
 func objectsOf(t *testing.T, text string) []client.Object {
 	t.Helper()

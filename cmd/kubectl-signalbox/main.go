@@ -47,7 +47,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 func (c *cli) commands() []*cobra.Command {
 	all := []*cobra.Command{
 		listCommand(c), topCommand(c), nodesCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
-		usageCommand(c), doctorCommand(c), versionCommand(c),
+		sweepCommand(c), usageCommand(c), doctorCommand(c), versionCommand(c),
 	}
 	for _, v := range verbs {
 		all = append(all, controlCommand(c, v))

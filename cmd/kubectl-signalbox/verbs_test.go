@@ -70,6 +70,11 @@ func TestVerbs(t *testing.T) {
 			"TrainJob team/second is Queued", "QuotaUsed: 8 of nvidia.com/gpu are missing", "held by team/first (8)",
 			"place 1 of 1", "What to do:", "FLAVOR", "What has happened:", "submitted",
 		}},
+		"explain one that runs after others": {reason: "with those that these wait for", more: chain,
+			args: []string{"explain", "third"}, out: []string{
+				"RunsAfterOthers: it runs after chained has succeeded (it is Suspended), and after nobody has ended (it is Missing)",
+				"Runs after:\n  chained   has succeeded   Suspended\n    first   has ended       Running\n  nobody    has ended       Missing\n",
+			}},
 		"explain as JSON": {
 			reason: "for scripts",
 			args:   []string{"explain", "second", "-o", "json"},

@@ -21,6 +21,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/ttl"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -77,8 +78,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !set || left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	if holds, err := r.holdsQuota(ctx, job); err != nil || holds {
-		return reconcile.Result{RequeueAfter: holdsRecheck}, err
+	for _, awaited := range []func(context.Context, *api.TrainJob) (bool, error){r.holdsQuota, r.unheeded} {
+		if awaits, err := awaited(ctx, job); err != nil || awaits {
+			return reconcile.Result{RequeueAfter: recheck}, err
+		}
 	}
 	return reconcile.Result{}, r.delete(ctx, job)
 }
@@ -106,8 +109,9 @@ func (r *Reconciler) ofRuntime(ctx context.Context, job *api.TrainJob) (map[stri
 	return pinned.Template.Annotations, nil
 }
 
-// holdsRecheck is how often a TrainJob is looked at whose time is over and whose pods still end.
-const holdsRecheck = 5 * time.Second
+// recheck is how often a TrainJob is looked at whose time is over, and whose pods still end, or whose end others have
+// not noted.
+const recheck = 5 * time.Second
 
 // holdsQuota reports whether a TrainJob's quota isn't released yet. What it has used is recorded before that, and how
 // it has ended is a part of the record.
@@ -120,6 +124,19 @@ func (r *Reconciler) holdsQuota(ctx context.Context, job *api.TrainJob) (bool, e
 	}
 	return slices.ContainsFunc(workloads.Items, func(wl kueue.Workload) bool {
 		return metav1.IsControlledBy(&wl, job) && podsets.HoldsQuota(&wl)
+	}), nil
+}
+
+// unheeded reports whether TrainJobs that wait for one have not noted yet how it has ended.
+func (r *Reconciler) unheeded(ctx context.Context, job *api.TrainJob) (bool, error) {
+	var waiting api.TrainJobList
+	err := r.client.List(ctx, &waiting, client.InNamespace(job.Namespace), client.UnsafeDisableDeepCopy,
+		client.MatchingFields{after.Index: job.Name})
+	if err != nil {
+		return false, fmt.Errorf("listing the TrainJobs that wait for it: %w", err)
+	}
+	return slices.ContainsFunc(waiting.Items, func(w api.TrainJob) bool {
+		return w.DeletionTimestamp.IsZero() && !after.Noted(&w, job)
 	}), nil
 }
 

@@ -17,11 +17,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/constants"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
+
+// waiter is a TrainJob that waits for the others.
+func waiter(noted string) *api.TrainJob {
+	return &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "waiter", Annotations: map[string]string{
+		api.AfterAnnotation: "job=ok,another=any", api.AfterEndedAnnotation: noted,
+		constants.AdmissionGatedByAnnotation: after.Gate}}}
+}
 
 // TestReconcile holds which TrainJobs are deleted that ended an hour ago, and when the others are looked at again.
 func TestReconcile(t *testing.T) {
@@ -62,6 +71,7 @@ func TestReconcile(t *testing.T) {
 		change   func(*api.TrainJob)
 		jobSet   *jobset.JobSet
 		workload *kueue.Workload
+		waiter   *api.TrainJob
 		goes     bool
 		told     bool // though it stays
 		again    time.Duration
@@ -70,9 +80,11 @@ func TestReconcile(t *testing.T) {
 		"its time is over":          {change: says("3600"), goes: true},
 		"it has a second left":      {change: says("3601"), again: time.Second},
 		"it can't be read":          {change: says("1h"), told: true},
-		"its pods still end":        {change: says("0"), workload: holding(metav1.ConditionTrue, "job"), again: holdsRecheck},
+		"its pods still end":        {change: says("0"), workload: holding(metav1.ConditionTrue, "job"), again: recheck},
 		"its quota is free":         {change: says("0"), workload: holding(metav1.ConditionFalse, "job"), goes: true},
 		"an earlier one's pods end": {change: says("0"), workload: holding(metav1.ConditionTrue, "earlier"), goes: true},
+		"another waits for it":      {change: says("0"), waiter: waiter(""), again: recheck},
+		"another has waited for it": {change: says("0"), waiter: waiter("job=ok"), goes: true},
 		"its JobSet is gone":        {change: pinned, goes: true},
 		"its pin can't be read": {change: func(job *api.TrainJob) {
 			job.Annotations = map[string]string{store.PinAnnotation: "x"}
@@ -101,6 +113,9 @@ func TestReconcile(t *testing.T) {
 			if !hasEnded(job) || hasEnded(&api.TrainJob{}) {
 				t.Error("who has ended is looked at, and nobody else")
 			}
+			if c.waiter != nil {
+				objects = append(objects, c.waiter)
+			}
 			if c.workload != nil {
 				objects = append(objects, c.workload)
 			}
@@ -111,7 +126,7 @@ func TestReconcile(t *testing.T) {
 						names = append(names, owner.Name)
 					}
 					return names
-				}).Build()
+				}).WithIndex(&api.TrainJob{}, after.Index, after.IndexOf).Build()
 			sink := kevents.NewFakeRecorder(9)
 			r := New(stored, sink, clocktesting.NewFakePassiveClock(now))
 			key := client.ObjectKeyFromObject(job)

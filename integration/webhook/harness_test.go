@@ -26,6 +26,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/features"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -115,9 +116,11 @@ func newHarness(t *testing.T, d *dialect.Dialect, change ...func(*configapi.Conf
 		t.Fatal(err)
 	}
 	l := config.Limits
+	gates, set := config.Kueue.FeatureGates[string(features.AdmissionGatedBy)]
 	New(Config{
 		Queues: managed.New(h.store, h.store, policy), Policy: policy, OwnerIdentities: config.Kueue.OwnerIdentities,
 		Pods: store.NewPods(h.store, h.store), Defaults: h.store, Reviews: reviewsOf(d), Signs: config.Usage.Enabled,
+		Gates: gates || !set,
 		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{self},
 			Limits: review.LimitsFor(l.SpecBytes, l.Elements)},
 		Limits: overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements,

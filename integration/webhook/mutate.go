@@ -66,7 +66,7 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	} else if rq.HasSpec() {
 		patch, err = w.Reviews.Keep(rq)
 	}
-	patch = append(patch, w.keepUser(rq)...)
+	patch = slices.Concat(patch, w.keepUser(rq), keepGate(rq))
 	if err != nil || !rq.HasSpec() { // the validating webhook rejects one without
 		return patch, err
 	}
@@ -85,7 +85,7 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(patch, given, further, keepSuspend(rq)), nil
+	return slices.Concat(patch, given, further, gate(rq), keepSuspend(rq)), nil
 }
 
 // keepUser returns the patch that writes who creates a TrainJob, if that is recorded, and that restores it later. Kueue

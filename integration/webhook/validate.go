@@ -59,14 +59,15 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 	if rq.AnnotationChanged(api.TTLAnnotation) {
 		expiry = ttl.Check(rq.New.Annotations, field.NewPath("metadata", "annotations"))
 	}
+	dependencies, unknown := w.checkAfter(ctx, rq)
 	errs, err := w.checkQueueing(ctx, rq)
-	return append(errs, expiry...), err
+	return slices.Concat(errs, expiry, dependencies), errors.Join(err, unknown)
 }
 
 // checkQueueing returns what is wrong with how a TrainJob is queued.
 func (w *Webhook) checkQueueing(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	if rq.Created() {
-		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.Reviews.Guarded(), rq.New)...)
+		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.guarded(), rq.New)...)
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
 	}
 	var lookup error

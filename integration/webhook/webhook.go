@@ -47,12 +47,15 @@ type Config struct {
 	Reviews Reviews
 	// Defaults reads and writes what jobframework defaults.
 	Defaults client.Client
-	// Signs is set if TrainJobs say who created them.
-	Signs bool
+	// Signs is set if TrainJobs say who created them, and Gates if Kueue knows gates of admission.
+	Signs, Gates bool
 }
 
 // New returns a Webhook.
 func New(config Config) *Webhook { return &Webhook{config} }
+
+// guarded returns the annotations that nobody else may bring.
+func (w *Webhook) guarded() []string { return append(w.Reviews.Guarded(), api.AfterEndedAnnotation) }
 
 // itself reports whether a user is the manager.
 func (w *Webhook) itself(user string) bool {

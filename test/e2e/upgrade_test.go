@@ -15,6 +15,7 @@ import (
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -78,6 +79,12 @@ func upgradeSpecs() {
 		cluster.mustAct("upgrade", "trainer")
 		learnDialect(ctx)
 		gomega.Expect(current().Field).To(gomega.Equal(overrides.RuntimePatches))
+		gomega.Eventually(func() string { return cluster.logSince("signalbox", manager) }).Should(gomega.And(
+			gomega.ContainSubstring("Another Trainer is installed"), gomega.ContainSubstring(`"Starting","as"`)),
+			"the manager restarts with it")
+		gomega.Eventually(func() error {
+			return user.Create(ctx, g.trainJob("urgent", "short", 1, priority(high)), client.DryRunAll)
+		}).Should(gomega.Succeed(), "its webhook answers again")
 		// One that runs is preempted, so that it has to start again beside the other Trainer.
 		urgent := g.submit(ctx, g.trainJob("urgent", "short", 1, priority(high)))
 		gomega.Eventually(complete(ctx, urgent), "90s").Should(gomega.BeTrue())
@@ -124,9 +131,6 @@ func upgradeSpecs() {
 		gomega.Expect(again).To(gomega.Equal(1), "the preempted one ran twice")
 		gomega.Expect(migrated).To(gomega.BeNumerically(">=", jobs-8),
 			"what the users of waiting TrainJobs said is in runtimePatches")
-		log := cluster.logSince("signalbox", manager)
-		gomega.Expect(log).To(gomega.ContainSubstring("Another Trainer is installed"))
-		gomega.Expect(log).To(gomega.ContainSubstring(`"Starting","as"`), "the manager has restarted with it")
 		ginkgo.AddReportEntry(fmt.Sprintf(
 			"upgrade from v2.1.0 to v2.3.0: 8 running and %d waiting, all finished, %d of them started again after a "+
 				"preemption, what users said moved in %d", jobs-8, again, migrated))

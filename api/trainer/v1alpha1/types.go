@@ -221,6 +221,16 @@ const (
 	// more; with ",failed=" and another number after it, as in 3600,failed=86400, a failed one is deleted after that.
 	// Default none: it stays.
 	TTLAnnotation = "signalbox.dev/ttl-seconds-after-finished"
+	// AfterAnnotation on a TrainJob names others of its namespace, each with how it has to end before the TrainJob is
+	// admitted: ok, failed or any, as in prepare=ok,warmup=any. It is set on creation and doesn't change; it needs a queue,
+	// and Kueue's feature gate AdmissionGatedBy. Default none.
+	AfterAnnotation = "signalbox.dev/after"
+	// AfterEndedAnnotation on a TrainJob is how those have ended that it runs after, as Signalbox notes it.
+	AfterEndedAnnotation = "signalbox.dev/after-ended"
+	// SweepLabel on a TrainJob is the sweep that it is one of, and SweepValuesAnnotation its values, such as
+	// lr=1e-3,seed=1: kubectl signalbox sweep writes both.
+	SweepLabel            = "signalbox.dev/sweep"
+	SweepValuesAnnotation = "signalbox.dev/sweep-values"
 	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
 	// configuration is true.
 	AvoidedTaint = "signalbox.dev/avoided"

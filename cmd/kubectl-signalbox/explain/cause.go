@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -23,8 +24,8 @@ import (
 func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
 		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).stalled, (*Facts).elsewhere,
-		(*Facts).running, (*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload,
-		(*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
+		(*Facts).running, (*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).runsAfter,
+		(*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c
@@ -229,6 +230,29 @@ func (f *Facts) deactivated() *Cause {
 		}
 	}
 	return cause
+}
+
+// runsAfter is about a TrainJob that waits until others have ended.
+func (f *Facts) runsAfter() *Cause {
+	if !after.Gated(f.Job) {
+		return nil
+	}
+	var others, do []string
+	for _, d := range after.Of(f.Job) {
+		text := fmt.Sprintf("%s %s", d.Name, d.When)
+		for _, known := range f.Dependencies {
+			if known.Depth == 0 && known.Name == d.Name {
+				text += " (it is " + known.State + ")"
+			}
+		}
+		others, do = append(others, text), append(do, "kubectl signalbox explain "+d.Name)
+	}
+	if len(others) == 0 {
+		return nil // its gate is about to be opened
+	}
+	const most = 3
+	return &Cause{Code: CodeAfter, Text: "it runs after " + strings.Join(others, ", and after "),
+		Since: since(f.Job.CreationTimestamp), Do: do[:min(most, len(do))]}
 }
 
 func (f *Facts) checks() *Cause {

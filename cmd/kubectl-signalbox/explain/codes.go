@@ -52,6 +52,7 @@ const (
 	CodeStarting   Code = "Starting"
 	CodeStopping   Code = "PodsTerminating"
 	CodeOverdue    Code = "StopOverdue"
+	CodeAfter      Code = "RunsAfterOthers" // annotation signalbox.dev/after
 	CodeElsewhere  Code = "RunsInAnotherCluster"
 	CodeUnknown    Code = "Unknown"
 )

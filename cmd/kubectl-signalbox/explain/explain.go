@@ -21,6 +21,8 @@ type Explanation struct {
 	Flavors []simulate.Quota `json:"flavors,omitempty"`
 	// Ahead are the first of those that are considered before it.
 	Ahead []Waiting `json:"ahead,omitempty"`
+	// Dependencies are the TrainJobs that it runs after, each followed by those that it waits for itself.
+	Dependencies []Dependency `json:"dependencies,omitempty"`
 	// Timeline is what has happened to it.
 	Timeline []Moment `json:"timeline,omitempty"`
 	// Missing are the rights that would show more.
@@ -59,6 +61,7 @@ const mostAhead = 100
 // Explain explains the state of a TrainJob.
 func Explain(f *Facts) *Explanation {
 	e := Brief(f)
+	e.Dependencies = f.Dependencies
 	e.Timeline, e.Missing = f.timeline(), slices.Clone(f.Missing)
 	if waits[e.Cause.Code] {
 		e.Ahead = f.ahead(mostAhead)

@@ -10,7 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -70,6 +72,15 @@ func TestExplain(t *testing.T) {
 			f.Job.Status.Conditions = append(f.Job.Status.Conditions, metav1.Condition{Type: api.ConditionBlocked,
 				Status: metav1.ConditionTrue, Reason: "QuotaExceeded", Message: "exceeded quota: q"})
 		}, CodeBlocked, "exceeded quota: q"},
+		"runs after others": {func(f *Facts) {
+			f.Job.Annotations = map[string]string{api.AfterAnnotation: "a=ok,b=any",
+				kueueconstants.AdmissionGatedByAnnotation: after.Gate}
+			f.Dependencies = []Dependency{{Name: "a", When: after.OK, State: "Running"},
+				{Name: "b", When: after.Any, State: "Queued", Depth: 1}}
+		}, CodeAfter, "it runs after a has succeeded (it is Running), and after b has ended"},
+		"has run after others": {func(f *Facts) {
+			f.Job.Annotations = map[string]string{kueueconstants.AdmissionGatedByAnnotation: after.Gate}
+		}, CodeShort, "8 more needed"},
 		"in another cluster": {func(f *Facts) {
 			f.Job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 			admitted(f)

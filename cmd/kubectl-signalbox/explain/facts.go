@@ -14,6 +14,7 @@ import (
 	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
 	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -26,14 +27,33 @@ type Facts struct {
 	JobSet   *jobset.JobSet
 	// Pods are the TrainJob's own.
 	Pods []corev1.Pod
-	// Events are those of the TrainJob, its Workload, its JobSet, its Jobs and its pods.
-	Events []corev1.Event
+	Beside
 	// Queues are the queues and all Workloads; what the user may not read is missing from them.
 	Queues *Queues
 	// Decision is what a simulation says of the Workload; nil if there was none.
 	Decision *simulate.Decision
 	Read
 	Health
+}
+
+// Beside is what there is beside a TrainJob and its pods.
+type Beside struct {
+	// Events are those of the TrainJob, its Workload, its JobSet, its Jobs and its pods.
+	Events []corev1.Event
+	// Dependencies are the TrainJobs that it runs after, each followed by those that it waits for itself.
+	Dependencies []Dependency
+}
+
+// Dependency is a TrainJob that another runs after.
+type Dependency struct {
+	Name string `json:"name"`
+	// Of is the TrainJob that runs after it.
+	Of string `json:"of"`
+	// When is how it has to end, and State its state; "Missing" if there is none of the name.
+	When  after.When `json:"when"`
+	State string     `json:"state"`
+	// Depth is 0 for those that the TrainJob itself runs after.
+	Depth int `json:"depth"`
 }
 
 // Read is what the user may read.

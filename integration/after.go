@@ -1,0 +1,107 @@
+package integration
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/signalbox-dev/signalbox/admission/after"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// A TrainJob that runs after others has a gate, which the webhook adds when it is created, so that Kueue keeps it in
+// its queue without considering it. Here the gate is opened when the others have ended as they had to. How they have
+// ended is noted before they are deleted by their TTL.
+
+// observeDependencies finds out what follows from those that a suspended TrainJob waits for. One that isn't there may
+// be created a moment later.
+func (r *observer) observeDependencies(ctx context.Context, o *situation) (err error) {
+	if o.stage != stageSuspended || !after.Gated(o.job) {
+		return nil
+	}
+	lookup := r.siblings(ctx, o.job.Namespace)
+	v, err := after.Decide(o.job, lookup)
+	if err != nil {
+		return err
+	}
+	if left := pendingFor - o.now.Sub(o.job.CreationTimestamp.Time); v.Missing && left > 0 {
+		v.Never = nil
+		o.queue.later(left)
+	}
+	if !v.Open {
+		waiting, err := r.waitFor(ctx, o.key())
+		if err != nil {
+			return err
+		}
+		if len(waiting) > 0 {
+			circle, err := after.Circle(o.job, lookup)
+			if err != nil {
+				return err
+			}
+			if circle != nil {
+				v.Never = circle
+			}
+		}
+	}
+	o.queue.after = v
+	return nil
+}
+
+// siblings looks TrainJobs of a namespace up. They are the cache's own: they must not be changed.
+func (r reads) siblings(ctx context.Context, namespace string) after.Lookup {
+	return func(name string) (*api.TrainJob, error) {
+		job := &api.TrainJob{}
+		err := r.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, job, client.UnsafeDisableDeepCopy)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return job, err
+	}
+}
+
+// waitFor returns the TrainJobs that wait for one. They are the cache's own.
+func (r reads) waitFor(ctx context.Context, key types.NamespacedName) ([]api.TrainJob, error) {
+	var waiting api.TrainJobList
+	err := r.client.List(ctx, &waiting, client.InNamespace(key.Namespace), client.MatchingFields{after.Index: key.Name},
+		client.UnsafeDisableDeepCopy)
+	return waiting.Items, err
+}
+
+// heeds reports whether what follows from others is to be written to a TrainJob.
+func heeds(v after.Verdict) bool { return v.Open || v.Note != "" }
+
+// dependents returns the TrainJobs that wait for one.
+func (r *observer) dependents(ctx context.Context, job client.Object) []reconcile.Request {
+	waiting, err := r.waitFor(ctx, client.ObjectKeyFromObject(job))
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs that wait for one", "trainJob", job.GetName())
+	}
+	var requests []reconcile.Request
+	for i := range waiting {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})
+	}
+	return requests
+}
+
+// decidesOthers passes what decides about those that wait for a TrainJob: that it is there, that it has ended, that it
+// can't run itself, and that it is gone.
+func decidesOthers() predicate.Funcs {
+	never := func(o client.Object) bool {
+		c := blockedCondition(o.(*api.TrainJob))
+		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == after.Reason
+	}
+	end := func(o client.Object) after.When { return after.EndOf(o.(*api.TrainJob)) }
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return end(e.ObjectNew) != end(e.ObjectOld) || never(e.ObjectNew) != never(e.ObjectOld)
+		},
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}

@@ -1,0 +1,105 @@
+package integration_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"sigs.k8s.io/kueue/pkg/constants"
+
+	"github.com/signalbox-dev/signalbox/admission/after"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/dialect"
+)
+
+// waiter is a TrainJob that waits for others, as the webhook leaves it.
+func (h *harness) waiter(name, dependencies string) {
+	h.t.Helper()
+	job := newTrainJob(name)
+	job.Annotations = map[string]string{api.AfterAnnotation: dependencies,
+		constants.AdmissionGatedByAnnotation: "example.com/budget," + after.Gate}
+	h.create(job)
+}
+
+// gates returns the gates of a TrainJob, and of the only Workload.
+func (h *harness) gates(name string) (job, workload string) {
+	h.t.Helper()
+	key := constants.AdmissionGatedByAnnotation
+	return h.trainJob(name).Annotations[key], h.workload().Annotations[key]
+}
+
+// TestAfter holds that a TrainJob's gate is opened when the others have ended as they had to, by one write, and that
+// how the first has ended is noted until then.
+func TestAfter(t *testing.T) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
+		for _, name := range []string{"first", "second"} {
+			job := newTrainJob(name)
+			job.Labels = nil
+			h.create(job)
+		}
+		h.waiter("job", "first=ok,second=any")
+		h.settle("job")
+		if job, wl := h.gates("job"); job != wl || !strings.Contains(wl, after.Gate) || h.blocked("job") != "" {
+			t.Errorf("it waits: got gates %q and %q, blocked %q", job, wl, h.blocked("job"))
+		}
+		h.end("first", trainerapi.TrainJobComplete)
+		h.settle("job")
+		if got := h.trainJob("job").Annotations[api.AfterEndedAnnotation]; got != "first=ok,second=there" {
+			t.Errorf("how the first has ended is noted: got %q", got)
+		}
+		h.remove(h.trainJob("first"))
+		h.settle("job")
+		h.end("second", trainerapi.TrainJobFailed)
+		if _, err := h.reconcile("job"); err != nil || h.wrote("") != 1 || h.wrote("patch TrainJob job") != 1 {
+			t.Errorf("one write opens its gate: got %v, %v", h.sent, err)
+		}
+		h.settle("job")
+		if job, wl := h.gates("job"); job != "example.com/budget" || wl != job {
+			t.Errorf("the other's gate stays: got %q and %q", job, wl)
+		}
+	})
+}
+
+// TestAfterNever holds when a TrainJob is blocked by those that it waits for, and what lifts it.
+func TestAfterNever(t *testing.T) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
+		h.waiter("job", "first=ok")
+		if result, err := h.reconcile("job"); err != nil || h.blocked("job") != "" || result.RequeueAfter > 10*time.Second {
+			t.Errorf("it may be created a moment later: got %v, %v, %q", result, err, h.blocked("job"))
+		}
+		h.clock.Step(10 * time.Second)
+		h.settle("job")
+		if !strings.HasPrefix(h.blocked("job"), after.Reason) {
+			t.Errorf("nobody of the name is there: got %q", h.blocked("job"))
+		}
+		h.waiter("first", "job=any")
+		h.settle("job")
+		c := conditionOf(h.trainJob("job"), api.ConditionBlocked)
+		if c == nil || !strings.Contains(c.Message, "job waits for first waits for job") {
+			t.Errorf("a circle is named: got %v", c)
+		}
+		h.remove(h.trainJob("first"))
+		first := newTrainJob("first")
+		first.Labels = nil
+		h.create(first)
+		h.settle("job")
+		if h.blocked("job") != "" {
+			t.Errorf("it waits for the new one: got %q", h.blocked("job"))
+		}
+		h.end("first", trainerapi.TrainJobFailed)
+		h.settle("job")
+		if !strings.HasPrefix(h.blocked("job"), after.Reason) ||
+			h.trainJob("job").Annotations[api.AfterEndedAnnotation] != "first=failed" {
+			t.Errorf("it must not have failed: got %q", h.blocked("job"))
+		}
+		for _, verb := range []string{"get TrainJob", "list TrainJob"} {
+			h.fail[verb] = errors.New("down")
+			if _, err := h.reconcile("job"); err == nil {
+				t.Errorf("%s: what can't be read decides nothing", verb)
+			}
+			delete(h.fail, verb)
+		}
+	})
+}

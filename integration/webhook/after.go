@@ -1,0 +1,71 @@
+package webhook
+
+import (
+	"context"
+
+	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	"github.com/signalbox-dev/signalbox/admission/after"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+// gate returns the patch that keeps a new TrainJob which runs after others from being admitted before. One that Kueue
+// has copied to this cluster has waited in the other.
+func gate(rq *review.Request) []jsonpatch.Operation {
+	_, set := rq.New.Annotations[api.AfterAnnotation]
+	copied := rq.Trusted && rq.New.Labels[kueue.MultiKueueOriginLabel] != ""
+	if !rq.Created() || !set || copied {
+		return nil
+	}
+	gates := after.WithGate(rq.New)
+	return rq.Annotate(kueueconstants.AdmissionGatedByAnnotation, &gates)
+}
+
+// keepGate returns the patch that restores the gate in an update by another client, and what is noted of those that the
+// TrainJob runs after. Gates of others are theirs to remove.
+func keepGate(rq *review.Request) (patch []jsonpatch.Operation) {
+	if rq.Created() {
+		return nil
+	}
+	if after.Gated(rq.Old) && !after.Gated(rq.New) {
+		refusals.WithLabelValues("annotation", "restored").Inc()
+		gates := after.WithGate(rq.New)
+		patch = rq.Annotate(kueueconstants.AdmissionGatedByAnnotation, &gates)
+	}
+	return append(patch, keepAnnotations(rq, []string{api.AfterEndedAnnotation})...)
+}
+
+// checkAfter rejects a new TrainJob that can't wait for those that it names, and an update that names others.
+func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
+	annotations := field.NewPath("metadata", "annotations")
+	path := annotations.Key(api.AfterAnnotation)
+	_, set := rq.New.Annotations[api.AfterAnnotation]
+	switch {
+	case !rq.Created() && rq.AnnotationChanged(api.AfterAnnotation):
+		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes a "+
+			"gate then only; delete the TrainJob, and create it again")}, nil
+	case !rq.Created() || !set:
+		return nil, nil
+	}
+	errs := after.Check(rq.New, annotations)
+	if !w.Gates {
+		errs = append(errs, field.Forbidden(path, "it needs Kueue's feature gate AdmissionGatedBy, which is off in this "+
+			"cluster (by default before Kueue 0.19); remove the annotation, or have your batch admin turn the gate on"))
+	}
+	if name := jobframework.PrebuiltWorkloadNameFor(rq.New); name != "" {
+		errs = append(errs, field.Forbidden(path, "it can't gate prebuilt Workload "+name+
+			", which exists already; remove the annotation, or the label that names the Workload"))
+	}
+	queued, err := w.Suspends(ctx, rq.New)
+	if err == nil && !queued {
+		errs = append(errs, field.Forbidden(path, "only a TrainJob that Kueue queues, on quota of its own, waits for others; "+
+			"give it a queue by label "+constants.QueueLabel+", or remove the annotation"))
+	}
+	return errs, err
+}
