@@ -1,8 +1,8 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-# Everything is built without cgo, so that vet, lint, tests and programs share what is compiled. test/cluster builds
-# runc with cgo, which runc needs.
+# Everything is built without cgo, so that vet, lint, tests and programs share what is compiled; but for runc,
+# which test/cluster builds.
 export CGO_ENABLED := 0
 BIN := $(CURDIR)/bin
 TOOLS := -modfile=go.tools.mod
@@ -80,16 +80,18 @@ test-unit: go ## Table tests, and what they cover of each package; no control pl
 	go test -C test/chart .
 	go test -C test/prose .
 
-# The bundled suite runs on BUNDLED, such as KUBERNETES=1.37; with NODES=real its gangs on the default releases too.
+# The bundled suite runs on BUNDLED, such as KUBERNETES=1.37; with NODES=real its gangs on the default too.
 BUNDLED ?=
+build = $(MAKE) build-cluster PROFILE=
 test: suites-tool ## All: table tests, the suite with each Trainer, the chart, chaos; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml $(if $(RETRY),,suites) # .ci/run has steps of its own in suites
 	@$(RUN) test-unit -- $(MAKE) test-unit
 ifneq ($(REAL),)
-	@$(MAKE) build-cluster PROFILE=bundled $(BUNDLED) && $(MAKE) build-cluster PROFILE=bundled
-	@$(BIN)/suites beside -builds '$(MAKE) build-cluster PROFILE=node' \
-		-others '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-default)' -- $(MAKE) test-bundled
-	@$(BIN)/suites beside -others '$(MAKE) test-node' -- $(MAKE) test-kubeflow
+	@$(build)bundled
+	@$(BIN)/suites beside -build '$(build)bundled $(BUNDLED)' -build '$(build)node' \
+		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs' -- $(MAKE) test-kubeflow
+	@$(BIN)/suites beside -other '$(MAKE) test-waits' -other '$(MAKE) $(if $(BUNDLED),test-gangs-new) test-node' \
+		-- $(MAKE) test-bundled
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
@@ -111,9 +113,10 @@ test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp fo
 
 # make test-NAME runs a part of the suite: make test-e2e with these arguments.
 GANG_SPECS := Gangs|PodGroup API
-suite.bundled = PROFILE=bundled LABELS='!kueue' $(if $(REAL),SKIP='$(GANG_SPECS)') $(BUNDLED)
-suite.gangs-default = PROFILE=bundled FOCUS='$(GANG_SPECS)' $(call state,gangs)
-suite.gangs = $(suite.gangs-default) $(BUNDLED)
+suite.bundled = PROFILE=bundled LABELS='!kueue$(if $(REAL), && !waits)' $(if $(REAL),SKIP='$(GANG_SPECS)') $(BUNDLED)
+suite.waits = PROFILE=bundled LABELS=waits $(call state,waits)
+suite.gangs = PROFILE=bundled FOCUS='$(GANG_SPECS)' $(call state,gangs)
+suite.gangs-new = $(suite.gangs) $(BUNDLED)
 suite.kubeflow = PROFILE=kubeflow LABELS='!repeats && !kueue'
 suite.kubeflow-2.1 = PROFILE=kubeflow-2.1 $(call state,2.1)
 suite.repeats = PROFILE=kubeflow LABELS=repeats
@@ -130,14 +133,14 @@ CHART_TEST := $(BIN)/chart.test -test.v -test.timeout 8m -test.run
 test-chart: chart-tool kubectl
 	$(call state,chart) $(RUN) chart -- $(call up,bare) $(CHART_TEST) 'TestDocumentation|TestChart'
 
-# Before the last commit that changes what is installed: tests alone would be compared with themselves.
+# Before the last commit that changes what is installed, or tests would be compared with themselves.
 BEFORE ?= $(shell git log -1 --format=%H -- $(addsuffix /**.go',$(addprefix ',cmd integration trainer admission store overrides podsets api)) config charts ':!*_test.go')~1
 test-skew: chart-tool
 	@rm -rf .before && mkdir .before && git archive $(BEFORE) | tar -x -C .before
 	go build -C .before -o bin/signalbox ./cmd/signalbox
 	$(call state,skew) SIGNALBOX_BEFORE=$(CURDIR)/.before $(RUN) skew -- $(call up,bare) $(CHART_TEST) TestSkew
 
-# Three control planes, one started by the other: the innermost is the manager cluster, which the suite runs on.
+# Three control planes, one started by the other: the suite runs on the innermost, the manager cluster.
 WORKERS ?= bundled
 test-multi: e2e-tool kubectl
 	$(call state,worker-1) $(call up,$(WORKERS)) env $(call state,worker-2) $(call up,$(WORKERS)) env $(call state,manager) \
@@ -243,7 +246,7 @@ lint: style ## The same, gofmt, go vet and golangci-lint, whose first build take
 	@go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@echo "golangci-lint of the product" && $(BIN)/golangci-lint run ./...
 
-verify: generate lint ## Before the last commit: generate and lint; fail when something generated is stale
+verify: generate lint ## Before the last commit: generate and lint; fail when that is stale
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others --exclude-standard -- $(GENERATED))" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNETES=; see docs/development.md
@@ -251,5 +254,5 @@ bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNE
 	$(MAKE) generate test-unit
 	@echo "All compiles, and the table tests pass. docs/development.md, Moving to another release, has what is left."
 
-clean: ## Remove what builds and tests left; the control plane's build cache stays
-	rm -rf bin dist coverage junit*.xml beside.log builds.log suites versions .before .cluster*
+clean: ## Remove what builds and tests left, but for the build cache
+	rm -rf bin dist coverage junit*.xml suites versions .before .cluster*

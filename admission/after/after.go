@@ -1,5 +1,5 @@
-// Package after knows which TrainJobs of its namespace a TrainJob waits for, as its annotation signalbox.dev/after says,
-// and what follows from how these have ended. It reads and writes nothing.
+// Package after knows which TrainJobs of its namespace a TrainJob waits for, as annotation signalbox.dev/after of it
+// says, and what follows from how these have ended. It reads and writes nothing.
 package after
 
 import (
@@ -19,15 +19,15 @@ import (
 )
 
 // Gate is the name by which Kueue's annotation kueue.x-k8s.io/admission-gated-by keeps a TrainJob that waits for others
-// from being admitted.
-const Gate = "signalbox.dev/after"
+// from being admitted. Index finds the TrainJobs that wait for one of a name.
+const (
+	Gate  = api.AfterAnnotation
+	Index = Gate
+)
 
 // Reason is the reason of condition Blocked where what a TrainJob waits for can't come true, or not before others are
 // created. The message has the TrainJob that it waits for; delete the one that waits, or create the other.
 const Reason = "DependencyNeverMet"
-
-// Index finds the TrainJobs that wait for one of a name.
-const Index = Gate
 
 // Most is for how many TrainJobs one may wait.
 const Most = 32

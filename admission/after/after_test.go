@@ -59,30 +59,45 @@ func TestDecide(t *testing.T) {
 		note, never  string
 		missing      bool
 	}{
-		"succeeded":             {reason: "as it had to", after: "a=ok", others: others{"a": "ok"}, open: true},
-		"ended":                 {reason: "either will do", after: "a=any, b=any", others: others{"a": "ok", "b": "failed"}, open: true},
-		"failed as it had to":   {reason: "a cleanup, say", after: "a=failed", others: others{"a": "failed"}, open: true},
-		"runs":                  {reason: "it waits", after: "a=ok", others: others{"a": ""}},
-		"one of two":            {reason: "that is noted", after: "a=ok,b=ok", others: others{"a": "ok", "b": ""}, note: "a=ok"},
-		"noted before":          {reason: "once is enough", after: "a=ok,b=ok", noted: "a=ok", others: others{"b": ""}},
-		"there":                 {reason: "its deletion is to be an end", after: "a=any,b=ok", others: others{"a": "", "b": ""}, note: "a=there"},
-		"there, noted":          {reason: "once is enough", after: "a=any", noted: "a=there", others: others{"a": ""}},
-		"there, then deleted":   {reason: "that is an end", after: "a=any", noted: "a=there", open: true},
-		"one of two deleted":    {reason: "that is noted", after: "a=any,b=ok", noted: "a=there", others: others{"b": ""}, note: "a=gone"},
-		"created after that":    {reason: "it had ended before", after: "a=any,b=ok", noted: "a=gone", others: others{"a": "", "b": ""}},
-		"there, has ended":      {reason: "in any way", after: "a=any", noted: "a=there", others: others{"a": "failed"}, open: true},
-		"deleted meanwhile":     {reason: "it counts as it ended", after: "a=ok", noted: "a=ok", open: true},
-		"failed":                {reason: "it must not have", after: "a=ok", others: others{"a": "failed"}, note: "a=failed", never: "a has succeeded, and that has failed"},
-		"failed and deleted":    {reason: "it counts as it ended", after: "a=ok", noted: "a=failed", never: "create a again"},
-		"created again":         {reason: "the new one counts", after: "a=ok", noted: "a=failed", others: others{"a": ""}},
-		"created again, ended":  {reason: "the new one counts", after: "a=ok", noted: "a=failed", others: others{"a": "ok"}, open: true},
-		"succeeded and again":   {reason: "it had succeeded", after: "a=ok", noted: "a=ok", others: others{"a": "failed"}, open: true},
-		"not there":             {reason: "it may be created", after: "a=ok", never: "there is none of that name", missing: true},
-		"neither there":         {reason: "the first is named", after: "a=ok,b=ok", never: "TrainJob a has", missing: true},
-		"not there, and failed": {reason: "nothing helps", after: "a=ok,b=ok", others: others{"b": "failed"}, note: "b=failed", never: "TrainJob b has"},
-		"can't run":             {reason: "nor can this one", after: "a=ok", others: others{"a": "never"}, never: "that can't run"},
-		"nothing":               {reason: "its manifest has the gate alone", after: " ", open: true},
-		"noted what isn't":      {reason: "no webhook has seen it", after: "a=ok", noted: "x", others: others{"a": ""}},
+		"succeeded": {reason: "as it had to", after: "a=ok", others: others{"a": "ok"}, open: true},
+		"ended": {reason: "either will do",
+			after: "a=any, b=any", others: others{"a": "ok", "b": "failed"}, open: true},
+		"failed as it had to": {reason: "a cleanup, say", after: "a=failed", others: others{"a": "failed"}, open: true},
+		"runs":                {reason: "it waits", after: "a=ok", others: others{"a": ""}},
+		"one of two": {reason: "that is noted",
+			after: "a=ok,b=ok", others: others{"a": "ok", "b": ""}, note: "a=ok"},
+		"noted before": {reason: "once is enough", after: "a=ok,b=ok", noted: "a=ok", others: others{"b": ""}},
+		"there": {reason: "its deletion is to be an end",
+			after: "a=any,b=ok", others: others{"a": "", "b": ""}, note: "a=there"},
+		"there, noted":        {reason: "once is enough", after: "a=any", noted: "a=there", others: others{"a": ""}},
+		"there, then deleted": {reason: "that is an end", after: "a=any", noted: "a=there", open: true},
+		"one of two deleted": {reason: "that is noted",
+			after: "a=any,b=ok", noted: "a=there", others: others{"b": ""}, note: "a=gone"},
+		"created after that": {reason: "it had ended before",
+			after: "a=any,b=ok", noted: "a=gone", others: others{"a": "", "b": ""}},
+		"there, has ended": {reason: "in any way",
+			after: "a=any", noted: "a=there", others: others{"a": "failed"}, open: true},
+		"deleted meanwhile": {reason: "it counts as it ended", after: "a=ok", noted: "a=ok", open: true},
+		"failed": {reason: "it must not have",
+			after: "a=ok", others: others{"a": "failed"}, note: "a=failed", never: "a has succeeded, and that has failed"},
+		"failed and deleted": {reason: "it counts as it ended",
+			after: "a=ok", noted: "a=failed", never: "create a again"},
+		"created again": {reason: "the new one counts",
+			after: "a=ok", noted: "a=failed", others: others{"a": ""}},
+		"created again, ended": {reason: "the new one counts",
+			after: "a=ok", noted: "a=failed", others: others{"a": "ok"}, open: true},
+		"succeeded and again": {reason: "it had succeeded",
+			after: "a=ok", noted: "a=ok", others: others{"a": "failed"}, open: true},
+		"not there": {reason: "it may be created",
+			after: "a=ok", never: "there is none of that name", missing: true},
+		"neither there": {reason: "the first is named",
+			after: "a=ok,b=ok", never: "TrainJob a has", missing: true},
+		"not there, and failed": {reason: "nothing helps",
+			after: "a=ok,b=ok", others: others{"b": "failed"}, note: "b=failed", never: "TrainJob b has"},
+		"can't run": {reason: "nor can this one",
+			after: "a=ok", others: others{"a": "never"}, never: "that can't run"},
+		"nothing":          {reason: "its manifest has the gate alone", after: " ", open: true},
+		"noted what isn't": {reason: "no webhook has seen it", after: "a=ok", noted: "x", others: others{"a": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := Decide(jobOf("job", c.after, c.noted), c.others.lookup)
@@ -90,7 +105,8 @@ func TestDecide(t *testing.T) {
 			if v.Never != nil {
 				never = v.Never.Error()
 			}
-			if err != nil || v.Open != c.open || v.Note != c.note || v.Missing != c.missing || (never == "") != (c.never == "") ||
+			if err != nil || v.Open != c.open || v.Note != c.note || v.Missing != c.missing ||
+				(never == "") != (c.never == "") ||
 				!strings.Contains(never, c.never) {
 				t.Errorf("%s: got %+v, %v", c.reason, v, err)
 			}
@@ -120,8 +136,9 @@ func TestCircle(t *testing.T) {
 		of   map[string]string
 		want string
 	}{
-		"two":             {map[string]string{"job": "a=ok", "a": "job=any"}, "job waits for a waits for job"},
-		"three, by one":   {map[string]string{"job": "a=ok,b=ok", "b": "a=ok,c=ok", "c": "job=ok"}, "job waits for b waits for c waits for job"},
+		"two": {map[string]string{"job": "a=ok", "a": "job=any"}, "job waits for a waits for job"},
+		"three, by one": {map[string]string{"job": "a=ok,b=ok", "b": "a=ok,c=ok", "c": "job=ok"},
+			"job waits for b waits for c waits for job"},
 		"a chain":         {map[string]string{"job": "a=ok", "a": "b=ok"}, ""},
 		"before a circle": {map[string]string{"job": "a=ok", "a": "b=ok", "b": "a=ok"}, ""},
 		"twice":           {map[string]string{"job": "a=ok,b=ok", "a": "c=ok", "b": "c=ok", "c": "d=ok"}, ""},

@@ -78,7 +78,8 @@ func controlCommand(c *cli, v verb) *cobra.Command {
 	}
 	if v.many {
 		cmd.Use = v.name + " (TRAINJOB | -l SELECTOR)"
-		cmd.Flags().StringVarP(&selector, "selector", "l", "", "all TrainJobs with a label, such as "+api.SweepLabel+"=resnet")
+		cmd.Flags().StringVarP(&selector, "selector", "l", "",
+			"all TrainJobs with a label, such as "+api.SweepLabel+"=resnet")
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if selector == "" {
 				return cobra.ExactArgs(1)(cmd, args)

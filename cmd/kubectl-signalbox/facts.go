@@ -72,7 +72,9 @@ func (q *queues) factsOf(job *api.TrainJob) *explain.Facts {
 const mostDependencies = 64
 
 // dependencies reads the TrainJobs that one waits for, each followed by those that it waits for itself, each once.
-func (s *session) dependencies(ctx context.Context, job *api.TrainJob, q *queues) (all []explain.Dependency, err error) {
+func (s *session) dependencies(
+	ctx context.Context, job *api.TrainJob, q *queues,
+) (all []explain.Dependency, err error) {
 	seen := sets.New(job.Name)
 	var add func(of *api.TrainJob, depth int) error
 	add = func(of *api.TrainJob, depth int) error {

@@ -39,7 +39,8 @@ func sweepCommand(c *cli) *cobra.Command {
 			"waits until another one has ended (annotation " + api.AfterAnnotation + "), also after this command has. The " +
 			"same command again creates what is missing.",
 		Example: "  kubectl signalbox sweep -f job.yaml --set lr=1e-3,1e-4 --set seed=1..4 --at-most 2\n" +
-			"  kubectl signalbox list -l " + api.SweepLabel + "=resnet\n  kubectl signalbox stop -l " + api.SweepLabel + "=resnet",
+			"  kubectl signalbox list -l " + api.SweepLabel + "=resnet\n" +
+			"  kubectl signalbox stop -l " + api.SweepLabel + "=resnet",
 		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error { return s.sweep(ctx, o) }),
 	}
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "manifest of the TrainJob; - for standard input")

@@ -76,7 +76,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSweepRefused holds what is said of a sweep that can't be.
+// TestSweepRefused holds what is said of an invalid sweep.
 func TestSweepRefused(t *testing.T) {
 	one := written(t, sweptManifest)
 	for name, c := range map[string]struct {

@@ -72,8 +72,10 @@ func TestVerbs(t *testing.T) {
 		}},
 		"explain one that runs after others": {reason: "with those that these wait for", more: chain,
 			args: []string{"explain", "third"}, out: []string{
-				"RunsAfterOthers: it runs after chained has succeeded (it is Suspended), and after nobody has ended (it is Missing)",
-				"Runs after:\n  chained   has succeeded   Suspended\n    first   has ended       Running\n  nobody    has ended       Missing\n",
+				"RunsAfterOthers: it runs after chained has succeeded (it is Suspended), and after nobody has ended " +
+					"(it is Missing)",
+				"Runs after:\n  chained   has succeeded   Suspended\n    first   has ended       Running\n" +
+					"  nobody    has ended       Missing\n",
 			}},
 		"explain as JSON": {
 			reason: "for scripts",

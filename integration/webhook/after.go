@@ -28,7 +28,7 @@ func gate(rq *review.Request) []jsonpatch.Operation {
 }
 
 // keepGate returns the patch that restores the gate in an update by another client, and what is noted of those that the
-// TrainJob runs after. Gates of others are theirs to remove.
+// TrainJob runs after. Their owners remove the gates of others.
 func keepGate(rq *review.Request) (patch []jsonpatch.Operation) {
 	if rq.Created() {
 		return nil
@@ -48,8 +48,8 @@ func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.Err
 	_, set := rq.New.Annotations[api.AfterAnnotation]
 	switch {
 	case !rq.Created() && rq.AnnotationChanged(api.AfterAnnotation):
-		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes a "+
-			"gate then only; delete the TrainJob, and create it again")}, nil
+		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes "+
+			"a gate then only; delete the TrainJob, and create it again")}, nil
 	case !rq.Created() || !set:
 		return nil, nil
 	}
@@ -64,8 +64,8 @@ func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.Err
 	}
 	queued, err := w.Suspends(ctx, rq.New)
 	if err == nil && !queued {
-		errs = append(errs, field.Forbidden(path, "only a TrainJob that Kueue queues, on quota of its own, waits for others; "+
-			"give it a queue by label "+constants.QueueLabel+", or remove the annotation"))
+		errs = append(errs, field.Forbidden(path, "only a TrainJob that Kueue queues, on quota of its own, waits for "+
+			"others; give it a queue by label "+constants.QueueLabel+", or remove the annotation"))
 	}
 	return errs, err
 }

@@ -40,22 +40,29 @@ func TestAfter(t *testing.T) {
 		patch     string // of the gate
 		refused   string
 	}{
-		"created":            {sent: of(api.AfterAnnotation, "a=ok"), patch: `add ` + path + ` "signalbox.dev/after"`},
-		"with another gate":  {sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"), patch: `add ` + path + ` "b.com/b,signalbox.dev/after"`},
-		"without":            {sent: of()},
-		"copied":             {user: self, sent: labelled(of(api.AfterAnnotation, "a=ok"), kueue.MultiKueueOriginLabel, "o")},
-		"created by itself":  {user: self, sent: of(api.AfterAnnotation, "a=ok"), patch: `add ` + path + ` "signalbox.dev/after"`},
-		"invalid":            {sent: of(api.AfterAnnotation, "a"), refused: "must be names of TrainJobs"},
-		"in no queue":        {sent: func() *api.TrainJob { j := of(api.AfterAnnotation, "a=ok"); j.Labels = nil; return j }(), refused: "give it a queue"},
-		"prebuilt":           {sent: labelled(of(api.AfterAnnotation, "a=ok"), constants.PrebuiltWorkloadLabel, "w"), refused: "prebuilt Workload w"},
+		"created": {sent: of(api.AfterAnnotation, "a=ok"), patch: `add ` + path + ` "signalbox.dev/after"`},
+		"with another gate": {sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"),
+			patch: `add ` + path + ` "b.com/b,signalbox.dev/after"`},
+		"without": {sent: of()},
+		"copied":  {user: self, sent: labelled(of(api.AfterAnnotation, "a=ok"), kueue.MultiKueueOriginLabel, "o")},
+		"created by itself": {user: self, sent: of(api.AfterAnnotation, "a=ok"),
+			patch: `add ` + path + ` "signalbox.dev/after"`},
+		"invalid": {sent: of(api.AfterAnnotation, "a"), refused: "must be names of TrainJobs"},
+		"in no queue": {sent: func() *api.TrainJob { j := of(api.AfterAnnotation, "a=ok"); j.Labels = nil; return j }(),
+			refused: "give it a queue"},
+		"prebuilt": {sent: labelled(of(api.AfterAnnotation, "a=ok"), constants.PrebuiltWorkloadLabel, "w"),
+			refused: "prebuilt Workload w"},
 		"with what is noted": {sent: of(api.AfterEndedAnnotation, "a=ok"), refused: "take it out of the manifest"},
 		"left":               {old: waits, sent: waits},
-		"taken off":          {old: waits, sent: of(api.AfterAnnotation, "a=ok"), patch: `add ` + path + ` "signalbox.dev/after"`},
-		"exchanged":          {old: waits, sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"), refused: "can only remove gates"},
-		"opened":             {user: self, old: waits, sent: of(api.AfterAnnotation, "a=ok")},
-		"changed":            {old: waits, sent: of(api.AfterAnnotation, "b=ok", gated, after.Gate), refused: "delete the TrainJob"},
-		"removed":            {old: waits, sent: of(gated, after.Gate), refused: "delete the TrainJob"},
-		"added":              {old: of(), sent: of(api.AfterAnnotation, "a=ok"), refused: "delete the TrainJob"},
+		"taken off": {old: waits, sent: of(api.AfterAnnotation, "a=ok"),
+			patch: `add ` + path + ` "signalbox.dev/after"`},
+		"exchanged": {old: waits, sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"),
+			refused: "can only remove gates"},
+		"opened": {user: self, old: waits, sent: of(api.AfterAnnotation, "a=ok")},
+		"changed": {old: waits, sent: of(api.AfterAnnotation, "b=ok", gated, after.Gate),
+			refused: "delete the TrainJob"},
+		"removed": {old: waits, sent: of(gated, after.Gate), refused: "delete the TrainJob"},
+		"added":   {old: of(), sent: of(api.AfterAnnotation, "a=ok"), refused: "delete the TrainJob"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, trainers["bundled"])
@@ -68,7 +75,7 @@ func TestAfter(t *testing.T) {
 			}
 			answer := h.ask("/mutate-trainjob", user, old, encoded(t, c.sent))
 			got := slices.DeleteFunc(patches(t, answer), func(p string) bool { return !strings.Contains(p, "gated-by") })
-			if c.refused == "" && (!answer.Allowed || !slices.Equal(got, []string{c.patch}) && c.patch+strings.Join(got, "") != "") {
+			if c.refused == "" && (!answer.Allowed || strings.Join(got, "") != c.patch) {
 				t.Errorf("got %v, want %q", got, c.patch)
 			}
 			answer = h.ask("/validate-trainjob", user, old, encoded(t, c.sent))
@@ -79,7 +86,8 @@ func TestAfter(t *testing.T) {
 	}
 	noted := of(api.AfterAnnotation, "a=ok,b=ok", gated, after.Gate, api.AfterEndedAnnotation, "a=failed")
 	forged := of(api.AfterAnnotation, "a=ok,b=ok", gated, after.Gate, api.AfterEndedAnnotation, "a=ok")
-	got := patches(t, newHarness(t, trainers["v2.3"]).ask("/mutate-trainjob", "ann", encoded(t, noted), encoded(t, forged)))
+	h := newHarness(t, trainers["v2.3"])
+	got := patches(t, h.ask("/mutate-trainjob", "ann", encoded(t, noted), encoded(t, forged)))
 	if !slices.Contains(got, `add /metadata/annotations/signalbox.dev~1after-ended "a=failed"`) {
 		t.Errorf("what is noted is Signalbox's: got %v", got)
 	}
@@ -90,7 +98,9 @@ func TestAfter(t *testing.T) {
 	if answer.Allowed || !strings.Contains(answer.Result.Message, "feature gate AdmissionGatedBy") {
 		t.Errorf("a Kueue without gates would admit it at once: got %v", answer.Result)
 	}
-	down := newHarness(t, trainers["bundled"], func(c *configapi.Configuration) { c.Kueue.ManageJobsWithoutQueueName = true })
+	down := newHarness(t, trainers["bundled"], func(c *configapi.Configuration) {
+		c.Kueue.ManageJobsWithoutQueueName = true
+	})
 	down.fail["get Namespace"] = errors.New("down")
 	unlabelled := of(api.AfterAnnotation, "a=ok")
 	unlabelled.Labels = nil

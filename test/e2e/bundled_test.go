@@ -21,8 +21,8 @@ import (
 
 func init() {
 	if cluster.bundled() {
-		ginkgo.Describe("The bundled Trainer", func() {
-			bundledSpecs()
+		ginkgo.Describe("The bundled Trainer", bundledSpecs)
+		ginkgo.Describe("The bundled Trainer", waitsForTime, func() {
 			progressSpecs()
 			usageSpecs()
 			stallSpecs()

@@ -115,7 +115,7 @@ func lossSpecs() {
 
 func init() {
 	if cluster.bundled() {
-		ginkgo.Describe("A TrainJob on a broken node", brokenNodeSpecs)
+		ginkgo.Describe("A TrainJob on a broken node", waitsForTime, brokenNodeSpecs)
 	}
 }
 

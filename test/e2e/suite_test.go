@@ -47,6 +47,9 @@ func TestE2E(t *testing.T) {
 	ginkgo.RunSpecs(t, "Signalbox on a real control plane")
 }
 
+// waitsForTime is the label of specs that use the processors little: in CI, they run beside the others.
+var waitsForTime = ginkgo.Label("waits")
+
 var (
 	cluster = plane{dir: os.Getenv("SIGNALBOX_CLUSTER")}
 	admin   client.WithWatch // may do everything

@@ -185,7 +185,7 @@ func boostOf(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string { return workloadOf(ctx, tj).Annotations[boostAnnotation] }
 }
 
-var _ = ginkgo.Describe("A TrainJob within its minimum runtime", func() {
+var _ = ginkgo.Describe("A TrainJob within its minimum runtime", waitsForTime, func() {
 	ginkgo.It("isn't preempted for an equal, and is when that is over", func(ctx context.Context) {
 		const minimum = 25 * time.Second
 		cluster.configure(boosting, func(c map[string]any) {

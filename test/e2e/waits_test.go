@@ -101,7 +101,7 @@ func (o *outage) end() {
 	}
 }
 
-var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
+var _ = ginkgo.Describe("Nobody waits for what others ask for", waitsForTime, func() {
 	madeUp := func(tj *api.TrainJob) {
 		tj.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "any", UID: "any", Controller: new(true),

@@ -6,61 +6,64 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
-// beside runs a suite while other suites run, one after the other, and while what later ones need is built. What these
-// print follows.
+// beside runs a suite while other commands run, and while what later ones need is built. What these print follows.
 type beside struct {
 	command []string
-	// others and builds are commands, split at spaces. builds take what the suites leave of the processors.
-	others, builds []string
+	// others are commands that run at the same time.
+	others [][]string
+	// builds run one after the other, and take what the suites leave of the processors.
+	builds [][]string
 }
 
-// Where others and builds print to.
-const (
-	othersLog = "beside.log"
-	buildsLog = "builds.log"
-)
+// buildsLog is where builds print to, and otherLog where another command does.
+const buildsLog = folder + "/builds.log"
+
+func otherLog(i int) string { return fmt.Sprintf("%s/beside-%d.log", folder, i) }
 
 // run returns an error if one of the commands failed. If the suite fails, the other commands are ended.
 func (b beside) run(ctx context.Context, out io.Writer) error {
+	if len(b.others) == 0 {
+		return errors.New("name another command by -other, or run the suite by itself")
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	fmt.Fprintf(out, "Beside this runs: %s. What it prints follows.\n", strings.Join(b.others, " "))
-	others := start(ctx, othersLog, b.others)
-	var builds <-chan error
-	if len(b.builds) > 0 {
-		builds = start(ctx, buildsLog, append([]string{"nice", "-n", "19"}, b.builds...))
+	others := make([]<-chan error, len(b.others))
+	for i, other := range b.others {
+		fmt.Fprintf(out, "Beside this runs: %s. What it prints follows.\n", strings.Join(other, " "))
+		others[i] = start(ctx, otherLog(i), [][]string{other})
 	}
-	if err := execute(ctx, b.command); err != nil {
-		cancel()
-		<-others
-		if builds != nil {
-			<-builds
-		}
-		return err
+	builds := start(ctx, buildsLog, b.builds)
+	err := execute(ctx, b.command)
+	if err != nil {
+		cancel() // the others end, and tell what they did
 	}
-	err := errors.Join(<-others, show(out, othersLog))
-	if builds != nil {
-		if built := <-builds; built != nil {
-			err = errors.Join(err, built, show(out, buildsLog))
-		}
+	for i, other := range others {
+		err = errors.Join(err, <-other, show(out, otherLog(i)))
+	}
+	if built := <-builds; built != nil {
+		err = errors.Join(err, built, show(out, buildsLog))
 	}
 	return err
 }
 
-// start runs a command whose output goes to a file; the channel has its result.
-func start(ctx context.Context, log string, command []string) <-chan error {
+// start runs commands one after the other, whose output goes to a file, until one fails; the channel has its error.
+func start(ctx context.Context, log string, commands [][]string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		file, err := os.Create(log)
+		err := os.MkdirAll(filepath.Dir(log), 0o755)
 		if err != nil {
 			done <- err
 			return
 		}
-		defer file.Close()
-		done <- executeTo(ctx, file, command)
+		file, err := os.Create(log)
+		for i := 0; err == nil && i < len(commands); i++ {
+			err = executeTo(ctx, file, commands[i])
+		}
+		done <- errors.Join(err, file.Close())
 	}()
 	return done
 }

@@ -3,7 +3,7 @@
 //	suites run -name NAME [-specs [-focus REGEXP] [-retry]] -- COMMAND…
 //	suites report [-failed]
 //	suites steady -junit FILE [-rounds N] [-at-once N] -- COMMAND…
-//	suites beside -others COMMAND [-builds COMMAND] -- COMMAND…
+//	suites beside [-other COMMAND]… [-build COMMAND]… -- COMMAND…
 //
 // Run records how long the command took, in suites/NAME.json. With -specs the command runs a suite of Ginkgo, whose
 // report is written to junit-NAME.xml. With -retry the specs that failed are run once more, alone, on a control plane
@@ -14,8 +14,8 @@
 //
 // Steady runs a suite several times while all processors are busy, and prints which specs failed how often.
 //
-// Beside runs a suite while a second command runs, which prints to beside.log, and a third that builds what is needed
-// later.
+// Beside runs a suite while other commands run, each of which prints to suites/beside-N.log, and while
+// what is needed later is built.
 package main
 
 import (
@@ -76,12 +76,21 @@ func do(ctx context.Context, args []string) error {
 		s.command = flags.Args()
 		return s.run(ctx, os.Stdout)
 	case "beside":
-		others := flags.String("others", "", "command that runs beside; it is split at spaces")
-		builds := flags.String("builds", "", "command that runs beside with the lowest priority; it is split at spaces")
+		b := beside{}
+		add := func(to *[][]string, first ...string) func(string) error {
+			return func(command string) error {
+				*to = append(*to, append(first, strings.Fields(command)...))
+				return nil
+			}
+		}
+		flags.Func("other", "command that runs beside, split at spaces; there may be several", add(&b.others))
+		flags.Func("build", "command that runs beside with the lowest priority; several run one after the other",
+			add(&b.builds, "nice", "-n", "19"))
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return beside{flags.Args(), strings.Fields(*others), strings.Fields(*builds)}.run(ctx, os.Stdout)
+		b.command = flags.Args()
+		return b.run(ctx, os.Stdout)
 	}
 	return fmt.Errorf("%q is unknown; run, report, steady or beside", args[0])
 }

@@ -296,7 +296,10 @@ func TestBeside(t *testing.T) {
 	} {
 		t.Chdir(t.TempDir())
 		var out bytes.Buffer
-		b := beside{[]string{test.suite}, strings.Fields(test.others), strings.Fields(test.builds)}
+		b := beside{command: []string{test.suite}, others: [][]string{strings.Fields(test.others)}}
+		if test.builds != "" {
+			b.builds = [][]string{strings.Fields(test.builds)}
+		}
 		err := b.run(t.Context(), &out)
 		_, shown, _ := strings.Cut(out.String(), "follows.\n")
 		if (err != nil) != test.fails || !strings.HasPrefix(shown, test.shown) {

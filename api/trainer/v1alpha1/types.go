@@ -227,9 +227,9 @@ const (
 	AfterAnnotation = "signalbox.dev/after"
 	// AfterEndedAnnotation on a TrainJob is how those have ended that it runs after, as Signalbox notes it.
 	AfterEndedAnnotation = "signalbox.dev/after-ended"
-	// SweepLabel on a TrainJob is the sweep that it is one of, and SweepValuesAnnotation its values, such as
-	// lr=1e-3,seed=1: kubectl signalbox sweep writes both.
-	SweepLabel            = "signalbox.dev/sweep"
+	// SweepLabel on a TrainJob is the sweep that it is one of, as kubectl signalbox sweep writes it.
+	SweepLabel = "signalbox.dev/sweep"
+	// SweepValuesAnnotation on a TrainJob of a sweep has its values, such as lr=1e-3,seed=1.
 	SweepValuesAnnotation = "signalbox.dev/sweep-values"
 	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
 	// configuration is true.
