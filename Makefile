@@ -88,10 +88,9 @@ test: suites-tool ## All: table tests, the suite with each Trainer, the chart, c
 	@$(RUN) test-unit -- $(MAKE) test-unit
 ifneq ($(REAL),)
 	@$(build)bundled
-	@$(BIN)/suites beside -build '$(build)bundled $(BUNDLED)' -build '$(build)node' \
-		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs' -- $(MAKE) test-kubeflow
-	@$(BIN)/suites beside -other '$(MAKE) test-waits' -other '$(MAKE) $(if $(BUNDLED),test-gangs-new) test-node' \
-		-- $(MAKE) test-bundled
+	@$(BIN)/suites beside $(if $(BUNDLED),-build '$(build)bundled $(BUNDLED)') -other '$(MAKE) test-node' \
+		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs test-waits $(if $(BUNDLED),test-gangs-new)' \
+		-- $(MAKE) test-kubeflow test-bundled
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
