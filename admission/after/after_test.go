@@ -164,8 +164,9 @@ func TestCircle(t *testing.T) {
 
 // TestCheck holds what the annotation may say.
 func TestCheck(t *testing.T) {
+	const spaced = " a = failed , b=ok "
 	for value, valid := range map[string]bool{
-		"a=ok": true, "a=ok,b.c=any": true, " a = failed , b=ok ": true,
+		"a=ok": true, "a=ok,b.c=any": true, spaced: true,
 		"": false, "a": false, "a=": false, "=ok": false, "a=done": false, "a=ok,": false, "a=ok,a=any": false, "A=ok": false,
 		"a/b=ok": false, "job=ok": false, strings.Repeat("x", 300) + "=ok": false,
 		strings.Repeat("a=ok,", Most) + "b=ok": false,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestSweep(t *testing.T) {
 		tr.out.Reset()
 		all := args
 		if said == "would be created" {
-			all = append(args, "--dry-run")
+			all = slices.Concat(args, []string{"--dry-run"})
 		}
 		if err := tr.try(all...); err != nil {
 			t.Fatal(err)
