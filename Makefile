@@ -38,6 +38,7 @@ cluster-tool: suites-tool
 
 e2e-tool: cluster-tool
 	go test -c -o $(BIN)/e2e.test ./test/e2e
+	go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 
 chart-tool: cluster-tool
 	go build -o $(BIN)/signalbox ./cmd/signalbox
@@ -106,7 +107,6 @@ SUITE ?= $(PROFILE)
 LABELS ?= $(if $(filter kubeflow-2%,$(PROFILE)),trainers)
 test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp for some of it
 	@rm -rf coverage/e2e-$(SUITE) && mkdir -p coverage/e2e-$(SUITE)
-	go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(call SPECS,$(SUITE),$(PROFILE)) $(BIN)/e2e.test $(GINKGO) \
 		$(if $(LABELS),-ginkgo.label-filter='$(LABELS)') $(if $(SKIP),-ginkgo.skip='$(SKIP)')
 

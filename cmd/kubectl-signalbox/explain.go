@@ -42,6 +42,7 @@ func explainCommand(c *cli) *cobra.Command {
 				return err
 			}
 			e := explain.Explain(facts)
+			e.Clusters = s.inClusters(ctx, facts)
 			if output != "" {
 				return printAs(s.streams.Out, output, e)
 			}
@@ -83,6 +84,9 @@ func write(w io.Writer, e *explain.Explanation) error {
 	if err := errors.Join(writeDependencies(w, e), writeQuota(w, e)); err != nil {
 		return err
 	}
+	for _, in := range e.Clusters {
+		writeCluster(w, in)
+	}
 	fmt.Fprintln(w, "\nWhat has happened:")
 	rows := utilslices.Map(e.Timeline, func(m *explain.Moment) []string {
 		return []string{"  " + m.Time.Local().Format(time.DateTime), m.Source, oneLine(m.Text)}
@@ -94,6 +98,23 @@ func write(w io.Writer, e *explain.Explanation) error {
 		fmt.Fprintf(w, "\nYou lack rights that would show more: %s.\n", strings.Join(e.Missing, "; "))
 	}
 	return nil
+}
+
+// writeCluster says in a few lines what a TrainJob is in another cluster.
+func writeCluster(w io.Writer, in explain.InCluster) {
+	fmt.Fprintf(w, "\nIn cluster %s:\n", in.Cluster)
+	e := in.Explanation
+	if e == nil {
+		fmt.Fprintln(w, "  It isn't known:", in.Unknown)
+		return
+	}
+	fmt.Fprintf(w, "  It is %s. %s: %s\n", e.State, e.Cause.Code, e.Cause.Text)
+	for _, do := range e.Cause.Do {
+		fmt.Fprintln(w, "  -", do)
+	}
+	if len(e.Missing) > 0 {
+		fmt.Fprintf(w, "  You lack rights there: %s\n", strings.Join(e.Missing, "; "))
+	}
 }
 
 func writeDependencies(w io.Writer, e *explain.Explanation) error {

@@ -165,6 +165,13 @@ type trial struct {
 	clients *fakeclients.Clientset
 	out     screen
 	errs    bytes.Buffer
+	others  elsewhere
+}
+
+// session returns one with the cluster.
+func (tr *trial) session(streams genericiooptions.IOStreams) *session {
+	return &session{client: tr.client, clients: tr.clients, namespace: "team", kueueNamespace: defaultKueueNamespace,
+		streams: streams, elsewhere: tr.others}
 }
 
 // screen is the standard output of a command.
@@ -216,10 +223,7 @@ func (tr *trial) run(ctx context.Context, args ...string) error {
 	tr.out.Reset()
 	tr.errs.Reset()
 	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &tr.out, ErrOut: &tr.errs}
-	c := &cli{streams: streams, connect: func() (*session, error) {
-		return &session{client: tr.client, clients: tr.clients, namespace: "team", kueueNamespace: defaultKueueNamespace,
-			streams: streams}, nil
-	}}
+	c := &cli{streams: streams, connect: func() (*session, error) { return tr.session(streams), nil }}
 	for _, cmd := range c.commands() {
 		if cmd.Name() == args[0] {
 			cmd.SilenceUsage, cmd.SilenceErrors = true, true

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,9 +13,11 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
@@ -26,6 +29,7 @@ type listOptions struct {
 	all, watch bool
 	selector   string
 	output     string
+	clusterOptions
 }
 
 func listCommand(c *cli) *cobra.Command {
@@ -34,7 +38,8 @@ func listCommand(c *cli) *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "List TrainJobs with their place in the queue", Args: cobra.NoArgs,
 		Long: "List TrainJobs with their state, their place in the queue, flavor, nodes, priority and how long they have " +
 			"waited.\n\nPLACE is the place among those that wait in the same ClusterQueue, by Kueue's order; it needs the " +
-			"right to list Workloads of all namespaces.",
+			"right to list Workloads of all namespaces.\n\nWith --clusters, what MultiKueue runs in another cluster is " +
+			"shown as it is there. With --contexts, the TrainJobs of several clusters are listed together.",
 		Example: "  kubectl signalbox list -n vision\n  kubectl signalbox list -A -o wide --watch",
 		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return list(ctx, s, o)
@@ -43,6 +48,7 @@ func listCommand(c *cli) *cobra.Command {
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "list the TrainJobs of all namespaces")
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "go on, and print each TrainJob that changes")
 	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "a label selector, such as team=vision")
+	o.addTo(cmd)
 	outputFlag(cmd, &o.output, "wide", "json", "yaml", "name")
 	return cmd
 }
@@ -64,6 +70,8 @@ type row struct {
 
 // inQueue is where a TrainJob stands in its queue.
 type inQueue struct {
+	// Cluster is where MultiKueue runs it, after the context of --contexts; "" for neither.
+	Cluster      string `json:"cluster,omitempty"`
 	Queue        string `json:"queue,omitempty"`
 	ClusterQueue string `json:"clusterQueue,omitempty"`
 	// Place is from 1; 0 if it doesn't wait, or if that isn't known. Waiting is how many wait there.
@@ -77,28 +85,13 @@ func list(ctx context.Context, s *session, o listOptions) error {
 	if err != nil {
 		return fmt.Errorf("--selector: %w", err)
 	}
-	namespace := s.namespace
-	if o.all {
-		namespace = ""
+	if o.watch && len(o.contexts) > 0 {
+		return errors.New("--watch shows one cluster; leave --contexts out, and name it by --context")
 	}
-	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}}
-	var jobs api.TrainJobList
-	var jobsErr error
-	var reading sync.WaitGroup
-	reading.Go(func() { jobsErr = s.pages(ctx, &jobs, options...) }) // beside the Workloads, which are as many
-	q, err := s.lines(ctx, s.namespace)
-	if reading.Wait(); jobsErr != nil {
-		return fmt.Errorf("listing TrainJobs: %w", jobsErr)
-	}
+	selects := client.MatchingLabelsSelector{Selector: selector}
+	rows, version, err := s.allRows(ctx, o, selects)
 	if err != nil {
 		return err
-	}
-	slices.SortStableFunc(jobs.Items, func(a, b api.TrainJob) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	rows := make([]row, 0, len(jobs.Items))
-	for i := range jobs.Items {
-		rows = append(rows, rowOf(&jobs.Items[i], q))
 	}
 	if err := s.printRows(rows, o, true); err != nil || !o.watch {
 		if len(rows) == 0 && o.output != "json" && o.output != "yaml" {
@@ -106,8 +99,68 @@ func list(ctx context.Context, s *session, o listOptions) error {
 		}
 		return err
 	}
-	options = append(options, &client.ListOptions{Raw: watchFrom(jobs.ResourceVersion)})
-	return s.watchRows(ctx, o, options)
+	return s.watchRows(ctx, o, []client.ListOption{client.InNamespace(s.namespaceOf(o.all)), selects,
+		&client.ListOptions{Raw: watchFrom(version)}})
+}
+
+// allRows returns the rows of all clusters, and as of which version the last one's are.
+func (s *session) allRows(
+	ctx context.Context, o listOptions, selects client.ListOption,
+) (rows []row, version string, err error) {
+	members, err := s.members(o.contexts)
+	if err != nil {
+		return nil, "", err
+	}
+	rows = []row{}
+	for _, m := range members {
+		read, at, err := m.rows(ctx, o, selects)
+		if err != nil {
+			return nil, "", m.failed(err)
+		}
+		for i := range read {
+			read[i].Cluster = strings.Trim(m.name+"/"+read[i].Cluster, "/")
+		}
+		rows, version = append(rows, read...), at
+	}
+	return rows, version, nil
+}
+
+// rows returns what list says of the TrainJobs of a cluster, by their names, and as of which version.
+func (s *session) rows(
+	ctx context.Context, o listOptions, selects client.ListOption,
+) (rows []row, version string, err error) {
+	namespace := s.namespaceOf(o.all)
+	var jobs api.TrainJobList
+	var jobsErr error
+	var reading sync.WaitGroup
+	reading.Go(func() { // beside the Workloads, which are as many
+		jobsErr = s.pages(ctx, &jobs, client.InNamespace(namespace), selects)
+	})
+	q, err := s.lines(ctx, s.namespace)
+	if reading.Wait(); jobsErr != nil {
+		return nil, "", fmt.Errorf("listing TrainJobs: %w", jobsErr)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	slices.SortStableFunc(jobs.Items, func(a, b api.TrainJob) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for i := range jobs.Items {
+		rows = append(rows, rowOf(&jobs.Items[i], q))
+	}
+	if o.clusters {
+		s.tellClusters(ctx, rows, namespace)
+	}
+	return rows, jobs.ResourceVersion, nil
+}
+
+// namespaceOf returns the session's namespace, or "" for all.
+func (s *session) namespaceOf(all bool) string {
+	if all {
+		return ""
+	}
+	return s.namespace
 }
 
 // watchRows prints each TrainJob that changes.
@@ -155,6 +208,9 @@ func (s *session) printRows(rows []row, o listOptions, header bool) error {
 	if o.all {
 		titles = slices.Insert(titles, 0, "NAMESPACE")
 	}
+	if o.shown() {
+		titles = slices.Insert(titles, 0, "CLUSTER")
+	}
 	if o.output == "wide" {
 		titles = append(titles, "CLUSTERQUEUE", "CAUSE", "SAVED")
 	}
@@ -177,6 +233,9 @@ func (r row) cells(o listOptions) []string {
 		orNone(r.Flavor), orNone(r.Waited), r.Age}
 	if o.all {
 		cells = slices.Insert(cells, 0, r.Namespace)
+	}
+	if o.shown() {
+		cells = slices.Insert(cells, 0, orNone(r.Cluster))
 	}
 	if o.output == "wide" {
 		cells = append(cells, orNone(r.ClusterQueue), orNone(r.Cause), orNone(r.saved()))
@@ -203,6 +262,9 @@ func rowOf(job *api.TrainJob, q *queues) row {
 			Queue: e.Queue, ClusterQueue: e.ClusterQueue, Place: e.Place, Waiting: e.Waiting, Priority: e.Priority,
 		},
 	}
+	if wl != nil {
+		r.Cluster = ptr.Deref(wl.Status.ClusterName, "")
+	}
 	if r.Nodes == "" && wl != nil {
 		pods := int32(0)
 		for i := range wl.Spec.PodSets {
@@ -217,4 +279,45 @@ func rowOf(job *api.TrainJob, q *queues) row {
 		r.Waited = age(wl.CreationTimestamp.Time)
 	}
 	return r
+}
+
+// tellClusters completes rows of TrainJobs that run in other clusters by what is known of them there.
+func (s *session) tellClusters(ctx context.Context, rows []row, namespace string) {
+	names := sets.New[string]()
+	for i := range rows {
+		if rows[i].Cluster != "" {
+			names.Insert(rows[i].Cluster)
+		}
+	}
+	for _, name := range sets.List(names) {
+		there, err := s.at(name)
+		if err == nil {
+			err = there.tellRows(ctx, name, rows, namespace)
+		}
+		if err != nil {
+			fmt.Fprintf(s.streams.ErrOut, "What runs in cluster %s is shown as it is known here: %v\n", name, err)
+		}
+	}
+}
+
+// tellRows completes the rows of the TrainJobs that run in a cluster.
+func (s *session) tellRows(ctx context.Context, cluster string, rows []row, namespace string) error {
+	var jobs api.TrainJobList
+	if err := s.pages(ctx, &jobs, client.InNamespace(namespace),
+		client.HasLabels{kueue.MultiKueueOriginLabel}); err != nil {
+		return fmt.Errorf("listing TrainJobs there: %w", err)
+	}
+	q, err := s.lines(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	for i := range jobs.Items {
+		is := rowOf(&jobs.Items[i], q)
+		for k := range rows {
+			if r := &rows[k]; r.Cluster == cluster && r.Namespace == is.Namespace && r.Name == is.Name {
+				r.Flavor, r.Nodes, r.Cause, r.State = is.Flavor, is.Nodes, is.Cause, is.State
+			}
+		}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -53,6 +55,8 @@ type tail struct {
 	*session
 	name string
 	logOptions
+	// in are the clusters whose pods are followed, by MultiKueue's names; "" is this one.
+	in map[string]*session
 
 	mu      sync.Mutex // of the output
 	started sync.Map   // by pod, container and run
@@ -60,47 +64,109 @@ type tail struct {
 }
 
 func (t *tail) run(ctx context.Context) error {
-	if _, err := t.trainJob(ctx, t.name); err != nil {
+	job, err := t.trainJob(ctx, t.name)
+	if err != nil {
 		return err
 	}
+	t.in = map[string]*session{}
 	if !t.following {
-		pods, err := t.ranked(ctx)
+		in, _, err := t.where(ctx, job)
 		if err != nil {
 			return err
 		}
-		for i := range pods {
-			for _, container := range startedIn(&pods[i]) {
-				if err := t.stream(ctx, &pods[i], container.Name); err != nil {
-					return err
-				}
-			}
-		}
-		if len(pods) == 0 {
-			fmt.Fprintf(t.streams.ErrOut, "TrainJob %s has no pods; kubectl signalbox explain %s says why\n", t.name, t.name)
-		}
-		return nil
+		return t.print(ctx, in)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watched := make(chan error, 1)
-	go func() { watched <- t.watchPods(ctx) }()
+	var watches errgroup.Group
 	last := api.TrainJobState("")
-	err := t.follow(ctx, t.name, func(job *api.TrainJob, state api.TrainJobState) (bool, error) {
+	err = t.follow(ctx, t.name, func(job *api.TrainJob, state api.TrainJobState) (bool, error) {
 		if state != last {
 			t.note("TrainJob is " + string(state))
 			last = state
 		}
-		return job == nil || slices.Contains(ends, state), nil
+		if job == nil {
+			return true, nil
+		}
+		return slices.Contains(ends, state), t.join(ctx, job, &watches)
 	})
-	if pods, listErr := t.ranked(ctx); listErr == nil { // what a watch has not shown yet
-		t.startAll(ctx, pods)
-	}
-	t.all.Wait()
+	ended := ctx.Err() != nil
+	t.finish(ctx)
 	cancel()
-	if failed := <-watched; err == nil && failed != nil && ctx.Err() == nil {
+	if failed := watches.Wait(); err == nil && failed != nil && !ended && !errors.Is(failed, context.Canceled) {
 		err = failed
 	}
 	return err
+}
+
+// join follows the logs in the cluster that runs the TrainJob, if they aren't followed there yet.
+func (t *tail) join(ctx context.Context, job *api.TrainJob, watches *errgroup.Group) error {
+	in, isNew, err := t.where(ctx, job)
+	if err != nil || !isNew {
+		return err
+	}
+	if _, err := ranked(ctx, in, t.name); err != nil { // whether the user may is said at once
+		return err
+	}
+	watches.Go(func() error { return t.watchPods(ctx, in) })
+	return nil
+}
+
+// finish waits for the logs of all containers, also of those that a watch has not shown yet.
+func (t *tail) finish(ctx context.Context) {
+	for _, in := range t.in {
+		if pods, err := ranked(ctx, in, t.name); err == nil {
+			t.startAll(ctx, in, pods)
+		}
+	}
+	t.all.Wait()
+}
+
+// print prints the logs that there are.
+func (t *tail) print(ctx context.Context, in *session) error {
+	var pods []corev1.Pod
+	var err error
+	if in != nil {
+		if pods, err = ranked(ctx, in, t.name); err != nil {
+			return err
+		}
+	}
+	for i := range pods {
+		for _, container := range startedIn(&pods[i]) {
+			if err := t.stream(ctx, in, &pods[i], container.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if len(pods) == 0 {
+		fmt.Fprintf(t.streams.ErrOut, "TrainJob %s has no pods; kubectl signalbox explain %s says why\n", t.name, t.name)
+	}
+	return nil
+}
+
+// where returns the cluster that runs a TrainJob, and whether it wasn't looked at before; nil if MultiKueue hasn't
+// found one.
+func (t *tail) where(ctx context.Context, job *api.TrainJob) (in *session, isNew bool, err error) {
+	name := ""
+	if dispatched(job) {
+		wl, err := t.workload(ctx, job)
+		if err != nil || wl == nil || wl.Status.ClusterName == nil {
+			return nil, false, err
+		}
+		name = *wl.Status.ClusterName
+	}
+	if in = t.in[name]; in != nil {
+		return in, false, nil
+	}
+	if in = t.session; name != "" {
+		if in, err = t.at(name); err != nil {
+			return nil, false, err
+		}
+		in.namespace = job.Namespace
+		t.note("its pods are in cluster " + name)
+	}
+	t.in[name] = in
+	return in, true, nil
 }
 
 // note writes a line that is no container's.
@@ -110,9 +176,9 @@ func (t *tail) note(text string) {
 	fmt.Fprintln(t.streams.ErrOut, "--- "+text)
 }
 
-// ranked returns the TrainJob's pods, in the order of their ranks.
-func (t *tail) ranked(ctx context.Context) ([]corev1.Pod, error) {
-	pods, err := t.pods(ctx, t.name)
+// ranked returns a TrainJob's pods, in the order of their ranks.
+func ranked(ctx context.Context, in *session, job string) ([]corev1.Pod, error) {
+	pods, err := in.pods(ctx, job)
 	slices.SortStableFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Labels[jobset.ReplicatedJobNameKey], b.Labels[jobset.ReplicatedJobNameKey]),
 			cmp.Compare(indexOf(&a), indexOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
@@ -145,20 +211,20 @@ func startedIn(p *corev1.Pod) []corev1.ContainerStatus {
 }
 
 // watchPods starts the log of each container that starts, until the context ends.
-func (t *tail) watchPods(ctx context.Context) error {
+func (t *tail) watchPods(ctx context.Context, in *session) error {
 	for ctx.Err() == nil {
-		pods, err := t.ranked(ctx)
+		pods, err := ranked(ctx, in, t.name)
 		if err != nil {
 			return err
 		}
-		t.startAll(ctx, pods)
-		w, err := t.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(t.namespace), podsOf(t.name))
+		t.startAll(ctx, in, pods)
+		w, err := in.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(in.namespace), podsOf(t.name))
 		if err != nil {
 			return fmt.Errorf("watching the pods of TrainJob %s: %w", t.name, err)
 		}
 		for event := range received(ctx, w) {
 			if p, is := event.Object.(*corev1.Pod); is {
-				t.startAll(ctx, []corev1.Pod{*p})
+				t.startAll(ctx, in, []corev1.Pod{*p})
 			}
 		}
 		w.Stop()
@@ -168,7 +234,7 @@ func (t *tail) watchPods(ctx context.Context) error {
 
 // startAll starts the logs of containers that have not been started. The kubelet restarts a container in its pod, and
 // each run has a log.
-func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
+func (t *tail) startAll(ctx context.Context, in *session, pods []corev1.Pod) {
 	for _, p := range pods {
 		for _, container := range startedIn(&p) {
 			key := fmt.Sprintf("%s/%s/%d", p.UID, container.Name, container.RestartCount)
@@ -176,7 +242,7 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 				continue
 			}
 			t.all.Go(func() {
-				if err := t.stream(ctx, &p, container.Name); err != nil && ctx.Err() == nil {
+				if err := t.stream(ctx, in, &p, container.Name); err != nil && ctx.Err() == nil {
 					t.note(err.Error())
 				}
 			})
@@ -184,7 +250,7 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 	}
 }
 
-func (t *tail) stream(ctx context.Context, p *corev1.Pod, container string) error {
+func (t *tail) stream(ctx context.Context, in *session, p *corev1.Pod, container string) error {
 	rank := rankOf(p)
 	if t.rank != "" && t.rank != rank {
 		return nil
@@ -193,7 +259,7 @@ func (t *tail) stream(ctx context.Context, p *corev1.Pod, container string) erro
 	if t.tail >= 0 {
 		options.TailLines = ptr.To(t.tail)
 	}
-	lines, err := t.clients.CoreV1().Pods(t.namespace).GetLogs(p.Name, options).Stream(ctx)
+	lines, err := in.clients.CoreV1().Pods(in.namespace).GetLogs(p.Name, options).Stream(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the log of container %s of pod %s: %w", container, p.Name, err)
 	}

@@ -28,13 +28,26 @@ func main() {
 func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
 	kueueNamespace := defaultKueueNamespace
-	c := &cli{streams: streams, connect: func() (*session, error) { return newSession(flags, kueueNamespace, streams) }}
+	others := elsewhere{contexts: map[string]string{}}
+	open := func(flags *genericclioptions.ConfigFlags) (*session, error) {
+		s, err := newSession(flags, kueueNamespace, streams)
+		if err == nil {
+			s.elsewhere = others
+		}
+		return s, err
+	}
+	others.open = opens(flags, open)
+	c := &cli{streams: streams, connect: func() (*session, error) { return open(flags) }}
 	cmd := &cobra.Command{
 		Use: "kubectl-signalbox", Short: "Work with TrainJobs on Kueue's quota",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl signalbox"},
 		SilenceUsage: true, SilenceErrors: true,
 	}
+	cluster := clusterFlag{&flags.ClusterName, others.contexts}
+	flags.ClusterName = nil // the flag is the plugin's own
 	flags.AddFlags(cmd.PersistentFlags())
+	cmd.PersistentFlags().Var(cluster, "cluster", "the name of the kubeconfig cluster to use, or how a cluster of "+
+		"MultiKueue is reached: its name and a context, such as worker-1=context; by default the context of its name")
 	cmd.PersistentFlags().StringVar(&kueueNamespace, "kueue-namespace", kueueNamespace, "namespace that Kueue runs in")
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)

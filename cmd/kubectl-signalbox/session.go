@@ -46,6 +46,7 @@ type session struct {
 	gated bool
 	// trainer is the cluster's; nil if it hasn't been asked for yet.
 	trainer *dialect.Dialect
+	elsewhere
 }
 
 // newSession connects to the cluster that the flags name.
@@ -79,6 +80,27 @@ func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
 		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), usageapi.AddToScheme(scheme))
+}
+
+// elsewhere reaches other clusters, with the rights that the user has there.
+type elsewhere struct {
+	// open returns a session with the cluster of a context of the kubeconfig.
+	open func(context string) (*session, error)
+	// contexts are those of clusters that MultiKueue names otherwise.
+	contexts map[string]string
+}
+
+// at returns a session with a cluster that MultiKueue names.
+func (e elsewhere) at(cluster string) (*session, error) {
+	context, named := e.contexts[cluster]
+	if !named {
+		context = cluster
+	}
+	in, err := e.open(context)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w; name its context by --cluster %s=CONTEXT", cluster, err, cluster)
+	}
+	return in, nil
 }
 
 // cli is what all commands share.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,24 +25,28 @@ import (
 
 func topCommand(c *cli) *cobra.Command {
 	var output string
+	var o clusterOptions
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show quota by ClusterQueue, flavor and team",
 		Args:  cobra.NoArgs,
 		Long: "Show for each ClusterQueue and flavor what is nominal, used, borrowed and waited for, then what each team " +
 			"(namespace) uses and waits for, and who is preempted by whom.\n\nIt needs the right to list ClusterQueues and " +
-			"the Workloads of all namespaces.",
+			"the Workloads of all namespaces.\n\nWith --clusters, it shows those that MultiKueue dispatches to as well, and " +
+			"with --contexts several clusters together.",
 		Example: "  kubectl signalbox top",
 		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
-			return top(ctx, s, output)
+			return top(ctx, s, o, output)
 		}),
 	}
+	o.addTo(cmd)
 	outputFlag(cmd, &output, "json", "yaml")
 	return cmd
 }
 
 // quotaRow is the quota of a flavor in a ClusterQueue.
 type quotaRow struct {
+	Cluster      string `json:"cluster,omitempty"`
 	ClusterQueue string `json:"clusterQueue"`
 	Cohort       string `json:"cohort,omitempty"`
 	Flavor       string `json:"flavor"`
@@ -55,6 +60,7 @@ type quotaRow struct {
 
 // teamRow is what a namespace uses and waits for.
 type teamRow struct {
+	Cluster   string `json:"cluster,omitempty"`
 	Namespace string `json:"namespace"`
 	Resource  string `json:"resource"`
 	Flavor    string `json:"flavor,omitempty"`
@@ -64,6 +70,7 @@ type teamRow struct {
 
 // preemptionRow is a Workload that is being preempted.
 type preemptionRow struct {
+	Cluster   string `json:"cluster,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	By        string `json:"by"`
@@ -77,49 +84,105 @@ type overview struct {
 	Missing     []string        `json:"missingRights,omitempty"`
 }
 
-func top(ctx context.Context, s *session, output string) error {
-	q, err := s.queues(ctx, s.namespace)
+func top(ctx context.Context, s *session, o clusterOptions, output string) error {
+	members, err := s.members(o.contexts)
 	if err != nil {
 		return err
 	}
-	if !q.clusterQueues {
-		return fmt.Errorf("you may not list ClusterQueues, so that there is nothing to show; ask for the right to list " +
-			"clusterqueues.kueue.x-k8s.io (Kueue's ClusterRole kueue-batch-admin-role has it), or use kubectl signalbox list")
+	view := overview{Quota: []quotaRow{}, Teams: []teamRow{}, Preemptions: []preemptionRow{}}
+	var failed []error
+	for i := 0; i < len(members); i++ {
+		m := members[i]
+		q, err := view.add(ctx, m)
+		if err == nil && o.clusters && i < max(1, len(o.contexts)) {
+			var workers []member
+			workers, err = m.workers(ctx, q)
+			members = append(members, workers...)
+		}
+		failed = append(failed, m.failed(err))
 	}
-	view := overview{Quota: quotaRows(q), Teams: teamRows(q), Preemptions: preemptionRows(q), Missing: s.missing}
-	if output != "" {
-		return printAs(s.streams.Out, output, view)
-	}
-	if err := view.write(s); err != nil {
+	err = errors.Join(failed...)
+	if err != nil && len(members) == 1 {
 		return err
 	}
-	s.tellMissing()
-	return nil
+	if output != "" {
+		return errors.Join(err, printAs(s.streams.Out, output, view))
+	}
+	if err := view.write(s, o); err != nil {
+		return err
+	}
+	for _, m := range members {
+		m.tellMissing()
+	}
+	return err
 }
 
-func (v *overview) write(s *session) error {
+// add adds what a cluster has.
+func (v *overview) add(ctx context.Context, m member) (*queues, error) {
+	q, err := m.queues(ctx, m.namespace)
+	if err != nil {
+		return nil, err
+	}
+	if !q.clusterQueues {
+		return nil, errors.New("you may not list ClusterQueues, so that there is nothing to show; ask for the right to " +
+			"list clusterqueues.kueue.x-k8s.io (Kueue's ClusterRole kueue-batch-admin-role has it), or use kubectl " +
+			"signalbox list")
+	}
+	for _, r := range quotaRows(q) {
+		r.Cluster = m.name
+		v.Quota = append(v.Quota, r)
+	}
+	for _, r := range teamRows(q) {
+		r.Cluster = m.name
+		v.Teams = append(v.Teams, r)
+	}
+	for _, r := range preemptionRows(q) {
+		r.Cluster = m.name
+		v.Preemptions = append(v.Preemptions, r)
+	}
+	v.Missing = append(v.Missing, m.missing...)
+	return q, nil
+}
+
+// write writes three tables, with a column for the cluster if there are several.
+func (v *overview) write(s *session, o clusterOptions) error {
 	out := s.streams.Out
+	print := func(header []string, rows [][]string, clusters []string) error {
+		for i := range rows {
+			if o.shown() {
+				rows[i] = slices.Insert(rows[i], 0, orNone(clusters[i]))
+			}
+		}
+		if o.shown() {
+			header = slices.Insert(header, 0, "CLUSTER")
+		}
+		return table(out, header, rows)
+	}
 	header := []string{"CLUSTERQUEUE", "COHORT", "FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "WAITING"}
 	rows := utilslices.Map(v.Quota, func(r *quotaRow) []string {
 		return []string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed, r.Waiting}
 	})
-	if err := table(out, header, rows); err != nil {
+	if err := print(header, rows,
+		utilslices.Map(v.Quota, func(r *quotaRow) string { return r.Cluster })); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
 	rows = utilslices.Map(v.Teams, func(r *teamRow) []string {
 		return []string{r.Namespace, orNone(r.Flavor), r.Resource, r.Used, orNone(r.Waiting)}
 	})
-	if err := table(out, []string{"NAMESPACE", "FLAVOR", "RESOURCE", "USED", "WAITING"}, rows); err != nil {
+	if err := print([]string{"NAMESPACE", "FLAVOR", "RESOURCE", "USED", "WAITING"}, rows,
+		utilslices.Map(v.Teams, func(r *teamRow) string { return r.Cluster })); err != nil {
 		return err
 	}
 	if len(v.Preemptions) == 0 {
 		return nil
 	}
 	fmt.Fprintln(out)
-	return table(out, []string{"PREEMPTED", "BY", "WHY"}, utilslices.Map(v.Preemptions, func(r *preemptionRow) []string {
+	rows = utilslices.Map(v.Preemptions, func(r *preemptionRow) []string {
 		return []string{r.Namespace + "/" + r.Name, r.By, r.Why}
-	}))
+	})
+	return print([]string{"PREEMPTED", "BY", "WHY"}, rows,
+		utilslices.Map(v.Preemptions, func(r *preemptionRow) string { return r.Cluster }))
 }
 
 // quotaRows returns the quota of each flavor of each ClusterQueue.
@@ -237,7 +300,8 @@ func preemptionRows(q *queues) []preemptionRow {
 			continue
 		}
 		by := string(simulate.Preemptor(c.Message))
-		rows = append(rows, preemptionRow{wl.Namespace, simulate.Owner(wl), cmp.Or(owners[by], by), c.Reason})
+		rows = append(rows, preemptionRow{Namespace: wl.Namespace, Name: simulate.Owner(wl), By: cmp.Or(owners[by], by),
+			Why: c.Reason})
 	}
 	return rows
 }

@@ -31,6 +31,8 @@ type usageOptions struct {
 	since  string
 	by     []string
 	output string
+	// contexts are of the clusters that are added up.
+	contexts []string
 }
 
 // dimensions are what usage can be added up by, besides the resource.
@@ -58,6 +60,7 @@ func usageCommand(c *cli) *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensions, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1d", "7d", "30d", "90d"},
 		cobra.ShellCompDirectiveNoFileComp))
+	contextsFlag(cmd, &o.contexts)
 	outputFlag(cmd, &o.output, "table", "csv", "json")
 	return cmd
 }
@@ -72,25 +75,39 @@ func showUsage(ctx context.Context, s *session, o usageOptions, now time.Time) e
 			return fmt.Errorf("--by has %q; it can have each of %s once", d, strings.Join(dimensions, ", "))
 		}
 	}
-	namespace := s.namespace
-	if o.all {
-		namespace = ""
+	members, err := s.members(o.contexts)
+	if err != nil {
+		return err
 	}
-	records, err := s.usageRecords(ctx, namespace)
+	sums := newSums(o, usage.DayOf(now.Add(-since)))
+	for _, m := range members {
+		if err := m.addUsage(ctx, sums, m.namespaceOf(o.all), now); err != nil {
+			return m.failed(err)
+		}
+	}
+	err = sums.print(s, o.output)
+	for _, m := range members {
+		m.tellMissing()
+	}
+	return err
+}
+
+// addUsage adds what a cluster has recorded, and what runs there now.
+func (m member) addUsage(ctx context.Context, to *sums, namespace string, now time.Time) error {
+	records, err := m.usageRecords(ctx, namespace)
 	if err != nil {
 		return err
 	}
 	var workloads kueue.WorkloadList
-	if _, err := s.list(ctx, &workloads, "workloads.kueue.x-k8s.io", client.InNamespace(namespace)); err != nil {
+	if _, err := m.list(ctx, &workloads, "workloads.kueue.x-k8s.io", client.InNamespace(namespace)); err != nil {
 		return err
 	}
-	sums := newSums(o, usage.DayOf(now.Add(-since)))
+	to.cluster = m.name
 	for i := range records {
-		sums.add(records[i].Namespace, records[i].Queue, usage.Day(records[i].Day), records[i].Rows)
+		to.add(records[i].Namespace, records[i].Queue, usage.Day(records[i].Day), records[i].Rows)
 	}
-	sums.addRunning(workloads.Items, records, now)
-	defer s.tellMissing()
-	return sums.print(s, o.output)
+	to.addRunning(workloads.Items, records, now)
+	return nil
 }
 
 // lookBack returns how far to look back: a number of days, or a duration.
@@ -130,6 +147,7 @@ func (s *session) usageRecords(ctx context.Context, namespace string) ([]usageap
 type sums struct {
 	columns []string // what it is added up by, and the resource
 	first   usage.Day
+	cluster string                   // whose usage is added; "" if there is one only
 	of      map[string]usageapi.Held // by the values of the columns, one after the other
 }
 
@@ -141,7 +159,10 @@ func newSums(o usageOptions, first usage.Day) *sums {
 	if o.all && slices.Contains(o.by, "queue") { // one queue's name may be in each namespace
 		columns = slices.Insert(columns, 0, "namespace")
 	}
-	return &sums{columns, first, map[string]usageapi.Held{}}
+	if len(o.contexts) > 0 {
+		columns = slices.Insert(columns, 0, "cluster")
+	}
+	return &sums{columns: columns, first: first, of: map[string]usageapi.Held{}}
 }
 
 // add adds what was held on a day, if it isn't an earlier one.
@@ -150,7 +171,8 @@ func (s *sums) add(namespace, queue string, day usage.Day, rows []usageapi.Row) 
 		if day < s.first || row.Held == (usageapi.Held{}) {
 			continue
 		}
-		values := map[string]string{"namespace": namespace, "queue": queue, "day": string(day), "team": row.Team,
+		values := map[string]string{"cluster": s.cluster, "namespace": namespace,
+			"queue": queue, "day": string(day), "team": row.Team,
 			"user": row.User, "flavor": row.Flavor, "resource": row.Resource}
 		cells := make([]string, 0, len(s.columns))
 		for _, column := range s.columns {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,14 +85,7 @@ func (w worker) copy(ctx context.Context, o client.Object) error {
 // join does what docs/multikueue.md says, with kubectl.
 func (f fleet) join() {
 	ginkgo.GinkgoHelper()
-	merged := clientcmdapi.NewConfig()
-	for name, path := range f.kubeconfigs() {
-		one, err := clientcmd.LoadFromFile(path)
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		context := one.Contexts[one.CurrentContext]
-		merged.Clusters[name], merged.AuthInfos[name] = one.Clusters[context.Cluster], one.AuthInfos[context.AuthInfo]
-		merged.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	}
+	merged := f.contexts("")
 	here, err := os.Getwd()
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	dir := ginkgo.GinkgoT().TempDir()
@@ -110,13 +106,54 @@ func (f fleet) join() {
 	}
 }
 
-// kubeconfigs are those of the administrators of all clusters, by the names that the documentation gives them.
-func (f fleet) kubeconfigs() map[string]string {
-	paths := map[string]string{"manager": cluster.kubeconfig("")}
+// contexts returns a kubeconfig of all clusters as a user, "" for an admin, by the names that the documentation gives
+// them.
+func (f fleet) contexts(who string) *clientcmdapi.Config {
+	ginkgo.GinkgoHelper()
+	paths := map[string]string{"manager": cluster.kubeconfig(who)}
 	for _, w := range f {
-		paths[w.name] = w.kubeconfig("")
+		paths[w.name] = w.kubeconfig(who)
 	}
-	return paths
+	merged := clientcmdapi.NewConfig()
+	for name, path := range paths {
+		one, err := clientcmd.LoadFromFile(path)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		context := one.Contexts[one.CurrentContext]
+		merged.Clusters[name], merged.AuthInfos[name] = one.Clusters[context.Cluster], one.AuthInfos[context.AuthInfo]
+		merged.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	return merged
+}
+
+// plugin runs a command of the plugin in the manager cluster, as a user who has contexts of the workers, too.
+func (f fleet) plugin(ctx context.Context, g *ground, who string, args ...string) spoken {
+	ginkgo.GinkgoHelper()
+	path := filepath.Join(ginkgo.GinkgoT().TempDir(), "kubeconfig")
+	gomega.Expect(clientcmd.WriteToFile(*f.contexts(who), path)).To(gomega.Succeed())
+	return pluginWith(ctx, path, append(args, "--context", "manager", "--namespace", g.namespace)...)
+}
+
+// hasLogs gives the node of a TrainJob's pod in the worker a kubelet for the running spec, which has a line of each
+// container's log.
+func (w worker) hasLogs(ctx context.Context, tj *api.TrainJob) {
+	ginkgo.GinkgoHelper()
+	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(out, "the log at", r.URL.Path)
+	}))
+	ginkgo.DeferCleanup(kubelet.Close)
+	var pods corev1.PodList
+	gomega.Expect(w.admin.List(ctx, &pods, client.InNamespace(tj.Namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
+	gomega.Expect(pods.Items).NotTo(gomega.BeEmpty())
+	node := &corev1.Node{}
+	gomega.Eventually(func() error {
+		if err := w.admin.Get(ctx, client.ObjectKey{Name: pods.Items[0].Spec.NodeName}, node); err != nil {
+			return err
+		}
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+		node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(kubelet.Listener.Addr().(*net.TCPAddr).Port)
+		return w.admin.Status().Update(ctx, node)
+	}).Should(gomega.Succeed())
 }
 
 // ground is a ground whose queue leads to the workers. quota is GPUs in each of them.

@@ -80,6 +80,33 @@ func multiKueueSpecs() {
 		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 	})
 
+	ginkgo.It("is explained as it is in the worker, and its logs are read there", func(ctx context.Context) {
+		g := workers.ground(ctx, 8)
+		workers.runtime(ctx, g, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("read", "torch", 1))
+		w := workers.awaitRun(ctx, tj)
+		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
+		w.hasLogs(ctx, tj)
+		for _, who := range both {
+			explained := workers.plugin(ctx, g, who, "explain", "read")
+			gomega.Expect(explained.out).To(gomega.And(gomega.ContainSubstring("it runs in cluster "+w.name),
+				gomega.ContainSubstring("In cluster "+w.name+":\n  It is Running.")), explained.err)
+			logs := workers.plugin(ctx, g, who, "logs", "read")
+			gomega.Expect(logs.out).To(gomega.HavePrefix("[node-0] the log at /containerLogs/"+g.namespace+"/read-node-0-0"),
+				logs.err)
+			listed := workers.plugin(ctx, g, who, "list", "--clusters")
+			gomega.Expect(listed.out).To(gomega.MatchRegexp(w.name+` +read +Running .* a100 `), listed.err)
+		}
+		gomega.Expect(workers.plugin(ctx, g, "", "top", "--clusters").out).To(gomega.And(
+			gomega.MatchRegexp(`(?m)^worker-1 +`+g.queue), gomega.MatchRegexp(`(?m)^worker-2 +`+g.queue)))
+		gomega.Expect(workers.plugin(ctx, g, "", "logs", "read", "--cluster", w.name+"=none").err).To(
+			gomega.ContainSubstring(`the kubeconfig has no context "none"`))
+		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+		g.submit(ctx, g.trainJob("large", "torch", 2)) // there is quota for it here, and in no worker
+		gomega.Eventually(func() string { return workers.plugin(ctx, g, "", "explain", "large").out }).Should(gomega.And(
+			gomega.MatchRegexp(`(?s)In cluster worker-1:.*In cluster worker-2:`), gomega.ContainSubstring("ExceedsQuota")))
+	})
+
 	ginkgo.It("runs again when somebody deletes it in the worker", func(ctx context.Context) {
 		g := workers.ground(ctx, 8)
 		workers.runtime(ctx, g, "torch", "forever")

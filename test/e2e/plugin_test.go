@@ -31,9 +31,14 @@ type spoken struct {
 // plugin runs kubectl signalbox as a user of the control plane, "" for the admin, in the namespace.
 func (g *ground) plugin(ctx context.Context, who string, args ...string) spoken {
 	ginkgo.GinkgoHelper()
-	cmd := exec.CommandContext(ctx, filepath.Join(cluster.dir, "..", "bin", "kubectl-signalbox"),
-		append(args, "--namespace", g.namespace)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.kubeconfig(who))
+	return pluginWith(ctx, cluster.kubeconfig(who), append(args, "--namespace", g.namespace)...)
+}
+
+// pluginWith runs a command with a kubeconfig.
+func pluginWith(ctx context.Context, kubeconfig string, args ...string) spoken {
+	ginkgo.GinkgoHelper()
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.dir, "..", "bin", "kubectl-signalbox"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

@@ -21,12 +21,27 @@ type Explanation struct {
 	Flavors []simulate.Quota `json:"flavors,omitempty"`
 	// Ahead are the first of those that are considered before it.
 	Ahead []Waiting `json:"ahead,omitempty"`
-	// Dependencies are the TrainJobs that it runs after, each followed by those that it waits for itself.
-	Dependencies []Dependency `json:"dependencies,omitempty"`
 	// Timeline is what has happened to it.
 	Timeline []Moment `json:"timeline,omitempty"`
+	Related
 	// Missing are the rights that would show more.
 	Missing []string `json:"missingRights,omitempty"`
+}
+
+// Related is what others have to do with it.
+type Related struct {
+	// Dependencies are the TrainJobs that it runs after, each followed by those that it waits for itself.
+	Dependencies []Dependency `json:"dependencies,omitempty"`
+	// Clusters are what it is in those that MultiKueue has asked to run it.
+	Clusters []InCluster `json:"clusters,omitempty"`
+}
+
+// InCluster is what a TrainJob is in another cluster.
+type InCluster struct {
+	Cluster string `json:"cluster"`
+	// Explanation is nil if it isn't known; Unknown says why.
+	Explanation *Explanation `json:"explanation,omitempty"`
+	Unknown     string       `json:"unknown,omitempty"`
 }
 
 // Standing is where a TrainJob stands in its queue.
