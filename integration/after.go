@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,7 @@ import (
 // observeDependencies finds out what follows from those that a suspended TrainJob waits for. One that isn't there may
 // be created a moment later.
 func (r *observer) observeDependencies(ctx context.Context, o *situation) (err error) {
-	if o.stage != stageSuspended || !after.Gated(o.job) {
+	if o.stage != stageSuspended || !after.Waits(o.job) {
 		return nil
 	}
 	lookup := r.siblings(ctx, o.job.Namespace)
@@ -50,9 +51,16 @@ func (r *observer) observeDependencies(ctx context.Context, o *situation) (err e
 			}
 		}
 	}
+	if !v.Open && v.Never == nil && !r.policy.features.gatedAdmission {
+		v.Never = errNoGates
+	}
 	o.queue.after = v
 	return nil
 }
+
+// errNoGates is why a TrainJob doesn't wait without being blocked: Kueue would admit it at once.
+var errNoGates = errors.New("it runs after others by Kueue's feature gate AdmissionGatedBy, which is off in this " +
+	"cluster; have your batch admin turn it on")
 
 // siblings looks TrainJobs of a namespace up. They are the cache's own: they must not be changed.
 func (r reads) siblings(ctx context.Context, namespace string) after.Lookup {

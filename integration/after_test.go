@@ -8,6 +8,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"sigs.k8s.io/kueue/pkg/constants"
+	"sigs.k8s.io/kueue/pkg/features"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -58,6 +59,26 @@ func TestAfter(t *testing.T) {
 		h.settle("job")
 		if job, wl := h.gates("job"); job != "example.com/budget" || wl != job {
 			t.Errorf("the other's gate stays: got %q and %q", job, wl)
+		}
+	})
+}
+
+// TestAfterWithoutGates holds that a TrainJob doesn't run before others although Kueue's gate has been turned off.
+func TestAfterWithoutGates(t *testing.T) {
+	features.SetFeatureGateDuringTest(t, features.AdmissionGatedBy, false)
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
+		first := newTrainJob("first")
+		first.Labels = nil
+		h.create(first)
+		h.waiter("job", "first=ok")
+		h.settle("job")
+		if !strings.HasPrefix(h.blocked("job"), after.Reason) || len(h.workloads()) > 0 {
+			t.Errorf("Kueue would admit it: got %q", h.blocked("job"))
+		}
+		h.end("first", trainerapi.TrainJobComplete)
+		h.settle("job")
+		if h.blocked("job") != "" {
+			t.Errorf("it may run: got %q", h.blocked("job"))
 		}
 	})
 }

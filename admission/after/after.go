@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/kueue/pkg/constants"
 	"sigs.k8s.io/kueue/pkg/util/csv"
@@ -140,6 +141,11 @@ func gates(job *api.TrainJob) []string {
 // Gated reports whether a TrainJob waits for others, or for being told that it doesn't any more.
 func Gated(job *api.TrainJob) bool { return slices.Contains(gates(job), Gate) }
 
+// Waits reports whether a TrainJob waits for others. One that nobody queues any more may run or end with its gate.
+func Waits(job *api.TrainJob) bool {
+	return Gated(job) && ptr.Deref(job.Spec.Suspend, false) && EndOf(job) == ""
+}
+
 // WithGate returns the value of Kueue's annotation with the gate.
 func WithGate(job *api.TrainJob) string {
 	if Gated(job) {
@@ -156,7 +162,7 @@ func WithoutGate(job *api.TrainJob) string {
 // IndexOf returns the names of the TrainJobs that one waits for.
 func IndexOf(o client.Object) []string {
 	job := o.(*api.TrainJob)
-	if !Gated(job) {
+	if !Waits(job) {
 		return nil
 	}
 	var names []string

@@ -19,6 +19,7 @@ import (
 func jobOf(name, after, noted string) *api.TrainJob {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
 		api.AfterAnnotation: after, constants.AdmissionGatedByAnnotation: Gate}}}
+	job.Spec.Suspend = new(true)
 	if noted != "" {
 		job.Annotations[api.AfterEndedAnnotation] = noted
 	}
@@ -197,6 +198,17 @@ func TestGate(t *testing.T) {
 	if got := IndexOf(job); !reflect.DeepEqual(got, []string{"a", "b"}) || !Gated(job) || WithGate(job) != Gate ||
 		WithoutGate(job) != "" {
 		t.Errorf("it waits for both: got %v", got)
+	}
+	for name, change := range map[string]func(*api.TrainJob){
+		"runs": func(job *api.TrainJob) { job.Spec.Suspend = new(false) },
+		"ends": func(job *api.TrainJob) {
+			job.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue}}
+		},
+	} {
+		free := job.DeepCopy()
+		if change(free); IndexOf(free) != nil {
+			t.Errorf("one that %s with its gate, outside of its queue, waits for nobody: got %v", name, IndexOf(free))
+		}
 	}
 	job.Annotations[constants.AdmissionGatedByAnnotation] = "example.com/budget"
 	if Gated(job) || WithGate(job) != "example.com/budget,"+Gate {

@@ -78,7 +78,7 @@ func (s *session) dependencies(
 	seen := sets.New(job.Name)
 	var add func(of *api.TrainJob, depth int) error
 	add = func(of *api.TrainJob, depth int) error {
-		if !after.Gated(of) {
+		if !after.Waits(of) {
 			return nil
 		}
 		for _, on := range after.Of(of) {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -75,9 +76,13 @@ func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *s
 // verdictBlocked is for a TrainJob that Kueue doesn't consider before what condition Blocked names is corrected.
 const verdictBlocked simulate.Verdict = "Blocked"
 
-// blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other. One that
-// was started and has no pods is Blocked, too, and has its quota.
+// blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed, or that runs after others;
+// nil for any other. One that was started and has no pods is Blocked, too, and has its quota.
 func blockedView(job *api.TrainJob, changed bool) *simulated {
+	if others := after.IndexOf(job); len(others) > 0 && !changed {
+		return &simulated{Namespace: job.Namespace, Name: job.Name, Verdict: verdictBlocked,
+			Message: "it runs after " + strings.Join(others, ", ")}
+	}
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
 	if c == nil || c.Status != metav1.ConditionTrue || changed || !ptr.Deref(job.Spec.Suspend, false) {
 		return nil
@@ -155,7 +160,7 @@ func (v *simulated) write(s *session) {
 func (v *simulated) becomes() string {
 	switch v.Verdict {
 	case verdictBlocked:
-		return "is Blocked (" + strings.TrimSuffix(v.Message, ".") + "). Kueue considers it when that is corrected"
+		return "is Blocked (" + strings.TrimSuffix(v.Message, ".") + "). Kueue considers it when that has changed"
 	case simulate.Running:
 		return "has quota already" + v.where()
 	case simulate.Admitted:

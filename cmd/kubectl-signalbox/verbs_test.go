@@ -185,9 +185,13 @@ func TestVerbs(t *testing.T) {
 			args:   []string{"simulate", "second", "--set", "queue=Team_A"},
 			err:    `metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "Team_A"`,
 		},
+		"simulate one that runs after others": {reason: "Kueue doesn't consider it", more: chain,
+			args: []string{"simulate", "third"}, out: []string{
+				"team/third is Blocked (it runs after chained, nobody). Kueue considers it when that has changed.",
+			}},
 		"simulate a blocked one": {reason: "Kueue doesn't consider it", more: blockedJob,
 			args: []string{"simulate", "blocked"}, out: []string{
-				"team/blocked is Blocked (RuntimeNotFound: there is no runtime x). Kueue considers it when that is corrected.",
+				"team/blocked is Blocked (RuntimeNotFound: there is no runtime x). Kueue considers it when that has changed.",
 			}},
 		"simulate a started one that is blocked": {reason: "it has quota", more: podlessJob,
 			args: []string{"simulate", "podless"}, out: []string{"team/podless has quota already on a100 for nvidia.com/gpu"}},

@@ -15,12 +15,21 @@ import (
 	"github.com/signalbox-dev/signalbox/review"
 )
 
-// gate returns the patch that keeps a new TrainJob which runs after others from being admitted before. One that Kueue
-// has copied to this cluster has waited in the other.
+// copied reports whether a TrainJob was created in another cluster, where it has waited for those that it runs after.
+func copied(job *api.TrainJob) bool { return job.Labels[kueue.MultiKueueOriginLabel] != "" }
+
+// guarded returns the annotations that nobody else may bring with a TrainJob.
+func (w *Webhook) guarded(job *api.TrainJob) []string {
+	if copied(job) {
+		return w.Reviews.Guarded()
+	}
+	return append(w.Reviews.Guarded(), api.AfterEndedAnnotation)
+}
+
+// gate returns the patch that keeps a new TrainJob which runs after others from being admitted before.
 func gate(rq *review.Request) []jsonpatch.Operation {
 	_, set := rq.New.Annotations[api.AfterAnnotation]
-	copied := rq.Trusted && rq.New.Labels[kueue.MultiKueueOriginLabel] != ""
-	if !rq.Created() || !set || copied {
+	if !rq.Created() || !set || copied(rq.New) {
 		return nil
 	}
 	gates := after.WithGate(rq.New)
@@ -50,7 +59,7 @@ func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.Err
 	case !rq.Created() && rq.AnnotationChanged(api.AfterAnnotation):
 		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes "+
 			"a gate then only; delete the TrainJob, and create it again")}, nil
-	case !rq.Created() || !set:
+	case !rq.Created() || !set || copied(rq.New):
 		return nil, nil
 	}
 	errs := after.Check(rq.New, annotations)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -30,7 +31,7 @@ func TestAfter(t *testing.T) {
 		return job
 	}
 	labelled := func(job *api.TrainJob, name, value string) *api.TrainJob {
-		job.Labels = map[string]string{constants.QueueLabel: "queue", name: value}
+		metav1.SetMetaDataLabel(&job.ObjectMeta, name, value)
 		return job
 	}
 	waits := of(api.AfterAnnotation, "a=ok", gated, after.Gate)
@@ -44,7 +45,8 @@ func TestAfter(t *testing.T) {
 		"with another gate": {sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"),
 			patch: `add ` + path + ` "b.com/b,signalbox.dev/after"`},
 		"without": {sent: of()},
-		"copied":  {user: self, sent: labelled(of(api.AfterAnnotation, "a=ok"), kueue.MultiKueueOriginLabel, "o")},
+		"copied": {sent: labelled(labelled(of(api.AfterAnnotation, "a=ok,b=ok", api.AfterEndedAnnotation, "a=ok"),
+			kueue.MultiKueueOriginLabel, "o"), constants.PrebuiltWorkloadLabel, "w")},
 		"created by itself": {user: self, sent: of(api.AfterAnnotation, "a=ok"),
 			patch: `add ` + path + ` "signalbox.dev/after"`},
 		"invalid": {sent: of(api.AfterAnnotation, "a"), refused: "must be names of TrainJobs"},

@@ -67,7 +67,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 // checkQueueing returns what is wrong with how a TrainJob is queued.
 func (w *Webhook) checkQueueing(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	if rq.Created() {
-		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.guarded(), rq.New)...)
+		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.guarded(rq.New), rq.New)...)
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
 	}
 	var lookup error

@@ -54,9 +54,6 @@ type Config struct {
 // New returns a Webhook.
 func New(config Config) *Webhook { return &Webhook{config} }
 
-// guarded returns the annotations that nobody else may bring.
-func (w *Webhook) guarded() []string { return append(w.Reviews.Guarded(), api.AfterEndedAnnotation) }
-
 // itself reports whether a user is the manager.
 func (w *Webhook) itself(user string) bool {
 	return len(w.Reader.Trusted) > 0 && user == w.Reader.Trusted[0]

@@ -107,6 +107,17 @@ func multiKueueSpecs() {
 			gomega.MatchRegexp(`(?s)In cluster worker-1:.*In cluster worker-2:`), gomega.ContainSubstring("ExceedsQuota")))
 	})
 
+	ginkgo.It("waits here for those that it runs after, and for nobody in the worker", func(ctx context.Context) {
+		g := workers.ground(ctx, 8)
+		workers.runtime(ctx, g, "torch", "1s")
+		last := g.submit(ctx, g.trainJob("last", "torch", 1, runsAfter("first=ok,other=any")))
+		for _, name := range []string{"first", "other"} {
+			gomega.Expect(condition(ctx, last, kueue.WorkloadQuotaReserved)()).NotTo(gomega.HavePrefix("True/"))
+			gomega.Eventually(complete(ctx, g.submit(ctx, g.trainJob(name, "torch", 1)))).Should(gomega.BeTrue())
+		}
+		gomega.Eventually(complete(ctx, last)).Should(gomega.BeTrue())
+	})
+
 	ginkgo.It("runs again when somebody deletes it in the worker", func(ctx context.Context) {
 		g := workers.ground(ctx, 8)
 		workers.runtime(ctx, g, "torch", "forever")

@@ -234,7 +234,7 @@ func (f *Facts) deactivated() *Cause {
 
 // runsAfter is about a TrainJob that waits until others have ended.
 func (f *Facts) runsAfter() *Cause {
-	if !after.Gated(f.Job) {
+	if !after.Waits(f.Job) {
 		return nil
 	}
 	var others, do []string
