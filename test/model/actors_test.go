@@ -137,7 +137,8 @@ func (w *world) kueueActions() []action {
 			}})
 		case workloadfinish.IsFinished(wl) || owner == nil:
 		case !workload.HasQuotaReservation(wl):
-			if !used && workload.IsActive(wl) && wl.DeletionTimestamp.IsZero() && !workload.IsOnHold(wl) {
+			if !used && workload.IsActive(wl) && wl.DeletionTimestamp.IsZero() && !workload.IsOnHold(wl) &&
+				!workload.HasAdmissionGate(wl) {
 				all = append(all, action{"Kueue admits " + wl.Name, surely, func(w *world) { w.admit(wl) }})
 			}
 		case !workload.IsActive(wl) && !evicted:

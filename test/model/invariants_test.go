@@ -73,7 +73,7 @@ func (w *world) wrong() string {
 			return f.String()
 		}
 	}
-	return cmp.Or(w.oversized(), w.unfrozen())
+	return cmp.Or(w.oversized(), w.unfrozen(), w.early())
 }
 
 // unfrozen describes a TrainJob that was admitted twice, although nobody has evicted it: what it was admitted for

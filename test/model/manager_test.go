@@ -28,6 +28,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -73,6 +74,7 @@ func (w *world) start() {
 	must(m.indexes.IndexField(ctx, nil, store.PodIndex, store.PodIndexOf))
 	must(m.indexes.IndexField(ctx, nil, integration.PriorityIndex, integration.PriorityIndexOf))
 	must(m.indexes.IndexField(ctx, nil, avoid.Index, avoid.IndexOf))
+	must(m.indexes.IndexField(ctx, nil, after.Index, after.IndexOf))
 	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	config.Usage.Enabled = w.records

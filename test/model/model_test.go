@@ -73,6 +73,7 @@ func TestInterleavings(t *testing.T) {
 		{"growing", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Slices: 1}, 15,
 			features{records: true}},
 		{"avoiding", budget{Faults: 1, Expiries: 1}, 6, features{avoids: true}},
+		{"after", budget{Faults: 1, Preemptions: 1}, 15, features{after: true}},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
 		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15,
 			features{minimum: time.Hour, records: true}},

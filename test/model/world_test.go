@@ -20,8 +20,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -82,6 +85,7 @@ type features struct {
 	minimum time.Duration // TrainJobs' minimum runtime; 0 for none
 	records bool          // what quota was held for
 	avoids  bool          // nodes are avoided, and the first TrainJob remembers one
+	after   bool          // the second TrainJob runs after the first
 }
 
 // budget bounds the events that don't have to happen.
@@ -123,8 +127,36 @@ func newWorldOf(f features) *world {
 	if f.avoids {
 		w.avoided()
 	}
+	if f.after {
+		w.runsAfter()
+	}
 	w.restart()
 	return w
+}
+
+// runsAfter has the second TrainJob run after the first, as the webhook leaves it.
+func (w *world) runsAfter() {
+	tj := list[*api.TrainJob](w, "TrainJob")[1].DeepCopy()
+	tj.Annotations[api.AfterAnnotation] = names[0] + "=any"
+	tj.Annotations[kueueconstants.AdmissionGatedByAnnotation] = after.Gate
+	w.update(tj)
+}
+
+// early describes a TrainJob that holds quota before the one has ended that it runs after; "" if there is none.
+func (w *world) early() string {
+	if !w.after {
+		return ""
+	}
+	jobs := list[*api.TrainJob](w, "TrainJob")
+	if len(jobs) < len(names) || jobs[0].Name != names[0] || after.EndOf(jobs[0]) != "" {
+		return ""
+	}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if workload.HasQuotaReservation(wl) && metav1.IsControlledBy(wl, jobs[1]) {
+			return "TrainJob " + jobs[1].Name + " holds quota, and the one that it runs after hasn't ended"
+		}
+	}
+	return ""
 }
 
 // avoidFor is for how long a node is avoided, and remains what is left of that when the world begins.
@@ -242,18 +274,23 @@ func (w *world) sync(kind string) {
 }
 
 // wake enqueues the TrainJob of a changed object; either version may be nil.
-func (w *world) wake(kind string, before, after client.Object) {
-	o := after
+func (w *world) wake(kind string, before, now client.Object) {
+	o := now
 	if o == nil {
 		o = before
 	}
 	if kind == "TrainJob" {
 		w.queue[o.GetName()] = true
+		for _, tj := range w.cache[kind] {
+			if slices.Contains(after.IndexOf(tj), o.GetName()) {
+				w.queue[tj.GetName()] = true
+			}
+		}
 		return
 	}
 	if pod, ok := o.(*corev1.Pod); ok {
 		// integration.podEnds passes only these.
-		if after == nil || before != nil && store.PodEnded(pod) && !store.PodEnded(before.(*corev1.Pod)) {
+		if now == nil || before != nil && store.PodEnded(pod) && !store.PodEnded(before.(*corev1.Pod)) {
 			w.wakeOf(pod.Labels[jobset.JobSetNameKey])
 		}
 		return
