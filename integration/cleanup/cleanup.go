@@ -148,7 +148,11 @@ func (r *Reconciler) delete(ctx context.Context, job *api.TrainJob) error {
 	}
 	if err == nil {
 		at, _ := ttl.Ended(job)
-		r.recorder.Send(job, events.Expired.Of(at.UTC().Format(time.RFC3339), api.TTLAnnotation))
+		whose := "its runtime"
+		if ttl.Own(job) {
+			whose = "it"
+		}
+		r.recorder.Send(job, events.Expired.Of(at.UTC().Format(time.RFC3339), api.TTLAnnotation, whose))
 	}
 	return nil
 }

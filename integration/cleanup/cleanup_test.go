@@ -27,9 +27,11 @@ import (
 
 // waiter is a TrainJob that waits for the others.
 func waiter(noted string) *api.TrainJob {
-	return &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "waiter", Annotations: map[string]string{
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "waiter", Annotations: map[string]string{
 		api.AfterAnnotation: "job=ok,another=any", api.AfterEndedAnnotation: noted,
 		constants.AdmissionGatedByAnnotation: after.Gate}}}
+	job.Spec.Suspend = ptr.To(true)
+	return job
 }
 
 // TestReconcile holds which TrainJobs are deleted that ended an hour ago, and when the others are looked at again.

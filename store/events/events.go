@@ -68,7 +68,7 @@ var (
 	NodesFreed = normal("NodesFreed", "Restarting",
 		"It is started again on its quota: its pods wait for nodes, and these are no longer kept off: %s")
 	Expired = normal("Expired", "Deleting",
-		"It has ended at %s, and is deleted as annotation %s of it or its runtime says")
+		"It has ended at %s, and is deleted as annotation %s of %s says")
 	ExpiryIgnored = warning("InvalidAnnotation", "Deleting", "It isn't deleted after its end: %s")
 	// NodeShared is an event of a node.
 	NodeShared = warning("AvoidedByTrainJobs", "Scheduling",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +17,7 @@ import (
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
+	"github.com/signalbox-dev/signalbox/admission/ttl"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -36,14 +38,31 @@ func (f *Facts) cause() Cause {
 
 func (f *Facts) ended() *Cause {
 	if c := f.Job.Status.Condition(trainerapi.TrainJobComplete); isTrue(c) {
-		return said(CodeComplete, c)
+		cause := said(CodeComplete, c)
+		cause.Text += f.expires()
+		return cause
 	}
 	if c := f.Job.Status.Condition(trainerapi.TrainJobFailed); isTrue(c) {
 		cause := said(CodeFailed, c)
+		cause.Text += f.expires()
 		cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
 		return cause
 	}
 	return nil
+}
+
+// expires says when a TrainJob that has ended is deleted by its time to live; "" if it stays. With MultiKueue, what its
+// runtime says doesn't count.
+func (f *Facts) expires() string {
+	var runtime map[string]string
+	if f.JobSet != nil {
+		runtime = f.JobSet.Annotations
+	}
+	left, set, err := ttl.Left(f.Job, runtime, f.Now)
+	if err != nil || !set {
+		return ""
+	}
+	return "; it is deleted at " + f.Now.Add(max(left, 0)).Local().Format(time.DateTime)
 }
 
 // deleted is about a TrainJob that is being deleted: its status isn't written any more.

@@ -38,6 +38,11 @@ func TestExplain(t *testing.T) {
 		"complete": {func(f *Facts) {
 			f.Job.Status.Conditions = []metav1.Condition{{Type: "Complete", Status: metav1.ConditionTrue, Message: "done"}}
 		}, CodeComplete, "done"},
+		"complete, with a time to live": {func(f *Facts) {
+			f.Job.Annotations = map[string]string{api.TTLAnnotation: "60"}
+			f.Job.Status.Conditions = []metav1.Condition{{Type: "Complete", Status: metav1.ConditionTrue, Message: "done",
+				LastTransitionTime: metav1.NewTime(noon)}}
+		}, CodeComplete, "done; it is deleted at " + noon.Add(time.Minute).Local().Format(time.DateTime)},
 		"failed": {func(f *Facts) {
 			f.Job.Status.Conditions = []metav1.Condition{{Type: "Failed", Status: metav1.ConditionTrue, Message: "exit 1"}}
 		}, CodeFailed, "exit 1"},
