@@ -6,15 +6,18 @@ import (
 	"strings"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/jobset/pkg/constants"
+	utilpod "sigs.k8s.io/kueue/pkg/util/pod"
 
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
+	"github.com/signalbox-dev/signalbox/admission/ttl"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -207,4 +210,62 @@ func stoppedText(why string) (reason, text string) {
 		return stateStalled, "it was stopped because it had stalled: its training process had reported nothing since " + since
 	}
 	return "StoppedByUser", "it was stopped with kubectl signalbox stop"
+}
+
+func (f *Facts) ended() *Cause {
+	if c := f.Job.Status.Condition(trainerapi.TrainJobComplete); isTrue(c) {
+		cause := said(CodeComplete, c)
+		cause.Text += f.expires()
+		return cause
+	}
+	if c := f.Job.Status.Condition(trainerapi.TrainJobFailed); isTrue(c) {
+		cause := said(CodeFailed, c)
+		cause.Text += f.expires()
+		cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
+		return cause
+	}
+	return nil
+}
+
+// expires says when a TrainJob that has ended is deleted by its time to live; "" if it stays. With MultiKueue, what its
+// runtime says doesn't count.
+func (f *Facts) expires() string {
+	var runtime map[string]string
+	if f.JobSet != nil {
+		runtime = f.JobSet.Annotations
+	}
+	left, set, err := ttl.Left(f.Job, runtime, f.Now)
+	if err != nil || !set {
+		return ""
+	}
+	return "; it is deleted at " + f.Now.Add(max(left, 0)).Local().Format(time.DateTime)
+}
+
+// deleted is about a TrainJob that is being deleted: its status isn't written any more.
+func (f *Facts) deleted() *Cause {
+	if f.Job.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	text := "it is being deleted"
+	if pods := f.unended(); pods != "" {
+		text += "; " + pods
+	}
+	if len(f.Job.Finalizers) > 0 {
+		text += "; it stays as long as it has finalizer " + list(f.Job.Finalizers)
+	}
+	return &Cause{Code: CodeStopping, Text: text, Since: since(*f.Job.DeletionTimestamp)}
+}
+
+// unended says which pods have not ended; "" for none.
+func (f *Facts) unended() string {
+	var names []string
+	for i := range f.Pods {
+		if p := &f.Pods[i]; !utilpod.IsTerminated(p) {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
 }
