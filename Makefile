@@ -88,10 +88,10 @@ test: suites-tool ## All: table tests, the suite with each Trainer, the chart, c
 	@rm -rf coverage/e2e-* junit*.xml $(if $(RETRY),,suites) # .ci/run has steps of its own in suites
 	@$(RUN) test-unit -- $(MAKE) test-unit
 ifneq ($(REAL),)
-	@$(build)bundled
-	@$(BIN)/suites beside $(if $(BUNDLED),-build '$(build)bundled $(BUNDLED)') -other '$(MAKE) test-node' \
-		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs test-waits $(if $(BUNDLED),test-gangs-new)' \
-		-- $(MAKE) test-kubeflow test-bundled
+	@$(build)bundled $(BUNDLED) && $(build)bundled
+	@$(BIN)/suites beside -build '$(build)node' -other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs \
+		$(if $(BUNDLED),test-gangs-new) test-waits' -- $(MAKE) test-bundled
+	@$(BIN)/suites beside -other '$(MAKE) test-node' -- $(MAKE) test-kubeflow
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
