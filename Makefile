@@ -89,8 +89,9 @@ test: suites-tool ## All: table tests, the suite with each Trainer, the chart, c
 	@$(RUN) test-unit -- $(MAKE) test-unit
 ifneq ($(REAL),)
 	@$(build)bundled $(BUNDLED) && $(build)bundled
-	@$(BIN)/suites beside -build '$(build)node' -other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs \
-		$(if $(BUNDLED),test-gangs-new) test-waits' -- $(MAKE) test-bundled
+	@$(BIN)/suites beside -build '$(build)node' \
+		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-waits' \
+		-- $(MAKE) test-bundled
 	@$(BIN)/suites beside -other '$(MAKE) test-node' -- $(MAKE) test-kubeflow
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
