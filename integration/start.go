@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/after"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -30,6 +31,9 @@ func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, fea
 	switch {
 	case !startsIf(o, wl):
 		return nil // conditions have the reason
+	case after.Waits(o.job): // whoever has taken its gate off the Workload, or turned Kueue's gates off
+		a.waiting = "those that it runs after"
+		return nil
 	case match == nil || match.UID != wl.UID || o.queue.start == nil:
 		a.waiting = "the cache, which doesn't have its Workload yet"
 		return nil

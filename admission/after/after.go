@@ -159,14 +159,19 @@ func WithoutGate(job *api.TrainJob) string {
 	return strings.Join(slices.DeleteFunc(gates(job), func(name string) bool { return name == Gate }), ",")
 }
 
-// IndexOf returns the names of the TrainJobs that one waits for.
-func IndexOf(o client.Object) []string {
-	job := o.(*api.TrainJob)
+// waitsFor returns the TrainJobs that one waits for.
+func waitsFor(job *api.TrainJob) []Dependency {
 	if !Waits(job) {
 		return nil
 	}
+	return Of(job)
+}
+
+// IndexOf returns the names of the TrainJobs that one waits for.
+func IndexOf(o client.Object) []string {
+	job := o.(*api.TrainJob)
 	var names []string
-	for _, d := range Of(job) {
+	for _, d := range waitsFor(job) {
 		names = append(names, d.Name)
 	}
 	return names

@@ -111,8 +111,9 @@ func Circle(job *api.TrainJob, lookup Lookup) (circle, err error) {
 		at := next[0]
 		next = next[1:]
 		noted := notes(at)
-		for _, name := range IndexOf(at) {
-			if _, seen := by[name]; seen || ended(noted[name]) {
+		for _, d := range waitsFor(at) {
+			name := d.Name
+			if _, seen := by[name]; seen || d.When.holds(noted[name]) {
 				continue
 			}
 			by[name] = at.Name

@@ -48,7 +48,8 @@ func opens(flags *genericclioptions.ConfigFlags, connect func(*genericclioptions
 		}
 		other := genericclioptions.NewConfigFlags(true)
 		other.KubeConfig, other.Context, other.Timeout = flags.KubeConfig, &context, flags.Timeout
-		other.Namespace = flags.Namespace
+		other.Namespace, other.Impersonate, other.ImpersonateUID = flags.Namespace, flags.Impersonate, flags.ImpersonateUID
+		other.ImpersonateGroup, other.ImpersonateUserExtra = flags.ImpersonateGroup, flags.ImpersonateUserExtra
 		return connect(other)
 	}
 }

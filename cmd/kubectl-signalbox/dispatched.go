@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 )
@@ -37,7 +39,7 @@ func (s *session) asDispatched(ctx context.Context, from *explain.Facts) (*expla
 		return nil, err
 	}
 	job, err := s.trainJob(ctx, from.Job.Name)
-	if err == nil {
+	if err == nil && job.Labels[kueue.MultiKueueOriginLabel] != "" { // else it is another of the name
 		facts, err := s.facts(ctx, job, q)
 		if err != nil {
 			return nil, err
@@ -47,7 +49,7 @@ func (s *session) asDispatched(ctx context.Context, from *explain.Facts) (*expla
 	if apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("you lack the right to get trainjobs.trainer.kubeflow.org in namespace %s there", s.namespace)
 	}
-	if !apierrors.IsNotFound(err) {
+	if client.IgnoreNotFound(err) != nil {
 		return nil, err
 	}
 	facts := q.factsOf(from.Job.DeepCopy())

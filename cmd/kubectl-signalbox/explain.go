@@ -63,7 +63,7 @@ func write(w io.Writer, e *explain.Explanation) error {
 	if e.Cause.Reason != "" && e.Cause.Reason != text {
 		text += " (" + e.Cause.Reason + ")"
 	}
-	fmt.Fprintf(w, "  %s: %s\n", text, e.Cause.Text)
+	fmt.Fprintf(w, "  %s: %s\n", text, plain(e.Cause.Text))
 	if e.Queue != "" {
 		queue := "LocalQueue " + e.Queue
 		if e.ClusterQueue != "" {
@@ -105,10 +105,10 @@ func writeCluster(w io.Writer, in explain.InCluster) {
 	fmt.Fprintf(w, "\nIn cluster %s:\n", in.Cluster)
 	e := in.Explanation
 	if e == nil {
-		fmt.Fprintln(w, "  It isn't known:", in.Unknown)
+		fmt.Fprintln(w, "  It isn't known:", plain(in.Unknown))
 		return
 	}
-	fmt.Fprintf(w, "  It is %s. %s: %s\n", e.State, e.Cause.Code, e.Cause.Text)
+	fmt.Fprintf(w, "  It is %s. %s: %s\n", e.State, e.Cause.Code, plain(e.Cause.Text))
 	for _, do := range e.Cause.Do {
 		fmt.Fprintln(w, "  -", do)
 	}
@@ -157,9 +157,12 @@ func writeQuota(w io.Writer, e *explain.Explanation) error {
 	return table(w, nil, rows)
 }
 
+// plain puts what others may have written into one line, without what a terminal would carry out.
+func plain(text string) string { return printable(strings.Join(strings.Fields(text), " ")) }
+
 // oneLine puts a text into one line of a table.
 func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
+	text = plain(text)
 	const most = 160
 	if r := []rune(text); len(r) > most {
 		return string(r[:most]) + "…"

@@ -82,6 +82,9 @@ func (s *session) dependencies(
 			return nil
 		}
 		for _, on := range after.Of(of) {
+			if len(all) >= mostDependencies {
+				return nil
+			}
 			d := explain.Dependency{Name: on.Name, Of: of.Name, When: on.When, State: "Missing", Depth: depth}
 			other := &api.TrainJob{}
 			err := s.client.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: on.Name}, other)
@@ -92,7 +95,7 @@ func (s *session) dependencies(
 				d.State = explain.Brief(q.factsOf(other)).State
 			}
 			all = append(all, d)
-			if seen.Has(on.Name) || err != nil || len(all) >= mostDependencies {
+			if seen.Has(on.Name) || err != nil {
 				continue
 			}
 			seen.Insert(on.Name)

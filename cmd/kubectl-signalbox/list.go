@@ -179,7 +179,11 @@ func (s *session) watchRows(ctx context.Context, o listOptions, options []client
 		if err != nil {
 			return err
 		}
-		r := rowOf(job, q)
+		rows := []row{rowOf(job, q)}
+		if o.clusters {
+			s.tellClusters(ctx, rows, job.Namespace)
+		}
+		r := rows[0]
 		if event.Type == watch.Deleted {
 			r.State = "Deleted"
 		}
@@ -293,6 +297,7 @@ func (s *session) tellClusters(ctx context.Context, rows []row, namespace string
 		there, err := s.at(name)
 		if err == nil {
 			err = there.tellRows(ctx, name, rows, namespace)
+			there.tellMissing()
 		}
 		if err != nil {
 			fmt.Fprintf(s.streams.ErrOut, "What runs in cluster %s is shown as it is known here: %v\n", name, err)

@@ -53,6 +53,10 @@ func sweepCommand(c *cli) *cobra.Command {
 // mostSwept is how many TrainJobs one sweep may have.
 const mostSwept = 1000
 
+// lane is for how many before it a TrainJob of a sweep with --at-most waits: for the next one alone, it would run beside
+// those before when that is deleted.
+const lane = 8
+
 // variable is a name with the values that it takes.
 type variable struct {
 	name   string
@@ -156,12 +160,12 @@ func parseVariable(set string) (v variable, err error) {
 		case !isRange || errors.Join(err, lastErr) != nil:
 			v.values = append(v.values, value)
 			continue
-		case to < from || to-from >= mostSwept:
+		case to < from || to-from < 0 || to-from >= mostSwept:
 			return v, fmt.Errorf("--set %s has %s; it must be at most %d whole numbers, the smallest first", name, value,
 				mostSwept)
 		}
-		for n := from; n <= to; n++ {
-			v.values = append(v.values, strconv.Itoa(n))
+		for n := range to - from + 1 {
+			v.values = append(v.values, strconv.Itoa(from+n))
 		}
 	}
 	return v, nil
@@ -182,7 +186,11 @@ func swept(job *unstructured.Unstructured, variables []variable, atMost int) ([]
 		}
 	}
 	ofSweep := labels.Set{api.SweepLabel: job.GetName()}
-	before, has := job.GetAnnotations()[api.AfterAnnotation]
+	before := job.GetAnnotations()[api.AfterAnnotation]
+	if atMost > 0 && strings.Count(before, ",") > after.Most-lane-1 {
+		return nil, fmt.Errorf("the manifest's annotation %s has too many names; with --at-most it may have %d",
+			api.AfterAnnotation, after.Most-lane)
+	}
 	var all []*unstructured.Unstructured
 	for i := range count {
 		var chosen []string
@@ -199,11 +207,15 @@ func swept(job *unstructured.Unstructured, variables []variable, atMost int) ([]
 		one := job.DeepCopy()
 		one.SetName(nameOf(job, i))
 		annotations := labels.Set{api.SweepValuesAnnotation: strings.Join(chosen, ",")}
-		if atMost > 0 && i >= atMost {
-			annotations[api.AfterAnnotation] = nameOf(job, i-atMost) + "=" + string(after.Any)
-			if has {
-				annotations[api.AfterAnnotation] += "," + before
-			}
+		var dependencies []string
+		for k := i - atMost; atMost > 0 && k >= 0 && len(dependencies) < lane; k -= atMost {
+			dependencies = append(dependencies, nameOf(job, k)+"="+string(after.Any))
+		}
+		if before != "" {
+			dependencies = append(dependencies, before)
+		}
+		if len(dependencies) > 0 {
+			annotations[api.AfterAnnotation] = strings.Join(dependencies, ",")
 		}
 		one.SetLabels(labels.Merge(one.GetLabels(), ofSweep))
 		one.SetAnnotations(labels.Merge(one.GetAnnotations(), annotations))
@@ -221,6 +233,13 @@ func nameOf(job *unstructured.Unstructured, i int) string {
 
 // setEnv adds variables to the trainer's environment, in place of those of the same names.
 func setEnv(job *unstructured.Unstructured, env []any) error {
+	if spec, is := job.Object["spec"].(map[string]any); is { // "env:" without a value is none
+		if trainer, is := spec["trainer"].(map[string]any); is && trainer["env"] == nil {
+			delete(trainer, "env")
+		} else if spec["trainer"] == nil {
+			delete(spec, "trainer")
+		}
+	}
 	there, _, err := unstructured.NestedSlice(job.Object, "spec", "trainer", "env")
 	if err != nil {
 		return fmt.Errorf("reading spec.trainer.env: %w", err)

@@ -50,6 +50,26 @@ func keepGate(rq *review.Request) (patch []jsonpatch.Operation) {
 	return append(patch, keepAnnotations(rq, []string{api.AfterEndedAnnotation})...)
 }
 
+// refuseUngated rejects an update that would have a TrainJob admitted before those have ended that it runs after: what
+// the mutating webhook restores may be taken off by one after it.
+func refuseUngated(rq *review.Request) (errs field.ErrorList) {
+	path := field.NewPath("metadata", "annotations")
+	if after.Waits(rq.Old) && !after.Gated(rq.New) {
+		errs = append(errs, field.Forbidden(path.Key(kueueconstants.AdmissionGatedByAnnotation), "gate "+after.Gate+
+			" is Signalbox's to remove, when those have ended that the TrainJob runs after; leave it"))
+	}
+	if rq.AnnotationChanged(api.AfterEndedAnnotation) {
+		errs = append(errs, field.Forbidden(path.Key(api.AfterEndedAnnotation), "it is Signalbox's to write; leave it"))
+	}
+	_, set := rq.New.Annotations[api.AfterAnnotation]
+	if set && !after.Gated(rq.New) && jobframework.QueueNameForObject(rq.Old) == "" &&
+		jobframework.QueueNameForObject(rq.New) != "" {
+		errs = append(errs, field.Forbidden(path.Key(api.AfterAnnotation), "the TrainJob was created without a queue, and so "+
+			"without the gate by which it waits; delete it, and create it again in a queue"))
+	}
+	return errs
+}
+
 // checkAfter rejects a new TrainJob that can't wait for those that it names, and an update that names others.
 func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	annotations := field.NewPath("metadata", "annotations")
@@ -59,13 +79,19 @@ func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.Err
 	case !rq.Created() && rq.AnnotationChanged(api.AfterAnnotation):
 		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes "+
 			"a gate then only; delete the TrainJob, and create it again")}, nil
-	case !rq.Created() || !set || copied(rq.New):
+	case !rq.Created():
+		return refuseUngated(rq), nil
+	case !set || copied(rq.New):
 		return nil, nil
 	}
 	errs := after.Check(rq.New, annotations)
 	if !w.Gates {
 		errs = append(errs, field.Forbidden(path, "it needs Kueue's feature gate AdmissionGatedBy, which is off in this "+
 			"cluster (by default before Kueue 0.19); remove the annotation, or have your batch admin turn the gate on"))
+	}
+	if !after.Gated(rq.New) {
+		errs = append(errs, field.Forbidden(annotations.Key(kueueconstants.AdmissionGatedByAnnotation), "gate "+after.Gate+
+			" is missing, which Signalbox's mutating webhook adds; a webhook after it has removed it, or it wasn't called"))
 	}
 	if name := jobframework.PrebuiltWorkloadNameFor(rq.New); name != "" {
 		errs = append(errs, field.Forbidden(path, "it can't gate prebuilt Workload "+name+

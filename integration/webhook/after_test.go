@@ -34,7 +34,8 @@ func TestAfter(t *testing.T) {
 		metav1.SetMetaDataLabel(&job.ObjectMeta, name, value)
 		return job
 	}
-	waits := of(api.AfterAnnotation, "a=ok", gated, after.Gate)
+	waits, unqueued := of(api.AfterAnnotation, "a=ok", gated, after.Gate), of(api.AfterAnnotation, "a=ok")
+	unqueued.Labels = nil
 	for name, c := range map[string]struct {
 		user      string
 		old, sent *api.TrainJob
@@ -63,8 +64,12 @@ func TestAfter(t *testing.T) {
 		"opened": {user: self, old: waits, sent: of(api.AfterAnnotation, "a=ok")},
 		"changed": {old: waits, sent: of(api.AfterAnnotation, "b=ok", gated, after.Gate),
 			refused: "delete the TrainJob"},
-		"removed": {old: waits, sent: of(gated, after.Gate), refused: "delete the TrainJob"},
-		"added":   {old: of(), sent: of(api.AfterAnnotation, "a=ok"), refused: "delete the TrainJob"},
+		"removed":                 {old: waits, sent: of(gated, after.Gate), refused: "delete the TrainJob"},
+		"without its gate":        {sent: of(api.AfterAnnotation, "a=ok"), refused: "gate signalbox.dev/after is missing"},
+		"taken off after us":      {old: waits, sent: of(api.AfterAnnotation, "a=ok"), refused: "is Signalbox's to remove"},
+		"a note forged after us":  {old: waits, sent: of(api.AfterAnnotation, "a=ok", gated, after.Gate, api.AfterEndedAnnotation, "a=ok"), refused: "is Signalbox's to write"},
+		"queued without its gate": {old: unqueued, sent: of(api.AfterAnnotation, "a=ok"), refused: "created without a queue"},
+		"added":                   {old: of(), sent: of(api.AfterAnnotation, "a=ok"), refused: "delete the TrainJob"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, trainers["bundled"])
@@ -79,6 +84,10 @@ func TestAfter(t *testing.T) {
 			got := slices.DeleteFunc(patches(t, answer), func(p string) bool { return !strings.Contains(p, "gated-by") })
 			if c.refused == "" && (!answer.Allowed || strings.Join(got, "") != c.patch) {
 				t.Errorf("got %v, want %q", got, c.patch)
+			}
+			if c.patch != "" { // the validating webhook sees what the mutating one has made of it
+				c.sent = c.sent.DeepCopy()
+				c.sent.Annotations[gated] = after.WithGate(c.sent)
 			}
 			answer = h.ask("/validate-trainjob", user, old, encoded(t, c.sent))
 			if answer.Allowed != (c.refused == "") || !answer.Allowed && !strings.Contains(answer.Result.Message, c.refused) {
