@@ -37,18 +37,8 @@ func (r *observer) observeDependencies(ctx context.Context, o *situation) (err e
 		o.queue.later(left)
 	}
 	if !v.Open {
-		waiting, err := r.waitFor(ctx, o.key())
-		if err != nil {
+		if err := r.observeCircle(ctx, o, &v, lookup); err != nil {
 			return err
-		}
-		if len(waiting) > 0 {
-			circle, err := after.Circle(o.job, lookup)
-			if err != nil {
-				return err
-			}
-			if circle != nil {
-				v.Never = circle
-			}
 		}
 	}
 	if !v.Open && v.Never == nil && !r.policy.features.gatedAdmission {
@@ -56,6 +46,19 @@ func (r *observer) observeDependencies(ctx context.Context, o *situation) (err e
 	}
 	o.queue.after = v
 	return nil
+}
+
+// observeCircle finds out whether a TrainJob waits for itself: one that nobody waits for doesn't.
+func (r *observer) observeCircle(ctx context.Context, o *situation, v *after.Verdict, lookup after.Lookup) error {
+	waiting, err := r.waitFor(ctx, o.key())
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	circle, err := after.Circle(o.job, lookup)
+	if circle != nil {
+		v.Never = circle
+	}
+	return err
 }
 
 // errNoGates is why a TrainJob doesn't wait without being blocked: Kueue would admit it at once.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	apitable "k8s.io/apimachinery/pkg/api/meta/table"
@@ -75,3 +76,13 @@ func isFinished(wl *kueue.Workload) bool { return workloadfinish.IsFinished(wl) 
 type errExit int
 
 func (e errExit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// printable returns a text without control characters: those of a user's name would be carried out by a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}

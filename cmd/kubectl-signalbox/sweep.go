@@ -53,8 +53,8 @@ func sweepCommand(c *cli) *cobra.Command {
 // mostSwept is how many TrainJobs one sweep may have.
 const mostSwept = 1000
 
-// lane is for how many before it a TrainJob of a sweep with --at-most waits: for the next one alone, it would run beside
-// those before when that is deleted.
+// lane is for how many before it a TrainJob of a sweep with --at-most waits: for one alone, it would run beside those
+// before that when that is deleted.
 const lane = 8
 
 // variable is a name with the values that it takes.
@@ -207,15 +207,8 @@ func swept(job *unstructured.Unstructured, variables []variable, atMost int) ([]
 		one := job.DeepCopy()
 		one.SetName(nameOf(job, i))
 		annotations := labels.Set{api.SweepValuesAnnotation: strings.Join(chosen, ",")}
-		var dependencies []string
-		for k := i - atMost; atMost > 0 && k >= 0 && len(dependencies) < lane; k -= atMost {
-			dependencies = append(dependencies, nameOf(job, k)+"="+string(after.Any))
-		}
-		if before != "" {
-			dependencies = append(dependencies, before)
-		}
-		if len(dependencies) > 0 {
-			annotations[api.AfterAnnotation] = strings.Join(dependencies, ",")
+		if dependencies := dependenciesOf(job, i, atMost); dependencies != "" {
+			annotations[api.AfterAnnotation] = dependencies
 		}
 		one.SetLabels(labels.Merge(one.GetLabels(), ofSweep))
 		one.SetAnnotations(labels.Merge(one.GetAnnotations(), annotations))
@@ -225,6 +218,19 @@ func swept(job *unstructured.Unstructured, variables []variable, atMost int) ([]
 		all = append(all, one)
 	}
 	return all, nil
+}
+
+// dependenciesOf returns what the TrainJob of a number runs after: those before it in its lane, and what the manifest
+// says.
+func dependenciesOf(job *unstructured.Unstructured, i, atMost int) string {
+	var all []string
+	for k := i - atMost; atMost > 0 && k >= 0 && len(all) < lane; k -= atMost {
+		all = append(all, nameOf(job, k)+"="+string(after.Any))
+	}
+	if before := job.GetAnnotations()[api.AfterAnnotation]; before != "" {
+		all = append(all, before)
+	}
+	return strings.Join(all, ",")
 }
 
 func nameOf(job *unstructured.Unstructured, i int) string {

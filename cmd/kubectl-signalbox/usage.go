@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
@@ -181,16 +180,6 @@ func (s *sums) add(namespace, queue string, day usage.Day, rows []usageapi.Row) 
 		key := strings.Join(cells, between)
 		s.of[key] = usage.Plus(s.of[key], row.Held)
 	}
-}
-
-// printable returns a text without control characters: those of a user's name would be carried out by a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 // noFormula returns a text that a spreadsheet doesn't take for a formula.

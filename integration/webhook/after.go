@@ -64,8 +64,8 @@ func refuseUngated(rq *review.Request) (errs field.ErrorList) {
 	_, set := rq.New.Annotations[api.AfterAnnotation]
 	if set && !after.Gated(rq.New) && jobframework.QueueNameForObject(rq.Old) == "" &&
 		jobframework.QueueNameForObject(rq.New) != "" {
-		errs = append(errs, field.Forbidden(path.Key(api.AfterAnnotation), "the TrainJob was created without a queue, and so "+
-			"without the gate by which it waits; delete it, and create it again in a queue"))
+		errs = append(errs, field.Forbidden(path.Key(api.AfterAnnotation), "the TrainJob was created without a queue, and "+
+			"so without the gate by which it waits; delete it, and create it again in a queue"))
 	}
 	return errs
 }
@@ -77,8 +77,8 @@ func (w *Webhook) checkAfter(ctx context.Context, rq *review.Request) (field.Err
 	_, set := rq.New.Annotations[api.AfterAnnotation]
 	switch {
 	case !rq.Created() && rq.AnnotationChanged(api.AfterAnnotation):
-		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue takes "+
-			"a gate then only; delete the TrainJob, and create it again")}, nil
+		return field.ErrorList{field.Forbidden(path, "what a TrainJob runs after is decided when it is created: Kueue "+
+			"takes a gate then only; delete the TrainJob, and create it again")}, nil
 	case !rq.Created():
 		return refuseUngated(rq), nil
 	case !set || copied(rq.New):
