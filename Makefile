@@ -114,7 +114,7 @@ test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp fo
 # make test-NAME runs a part of the suite: make test-e2e with these arguments.
 GANG_SPECS := Gangs|PodGroup API
 suite.bundled = PROFILE=bundled LABELS='!kueue$(if $(REAL), && !waits)' $(if $(REAL),SKIP='$(GANG_SPECS)') $(BUNDLED)
-suite.waits = PROFILE=bundled LABELS=waits $(call state,waits)
+suite.waits = PROFILE=bundled LABELS=waits $(call state,waits) $(BUNDLED)
 suite.gangs = PROFILE=bundled FOCUS='$(GANG_SPECS)' $(call state,gangs)
 suite.gangs-new = $(suite.gangs) $(BUNDLED)
 suite.kubeflow = PROFILE=kubeflow LABELS='!repeats && !kueue'

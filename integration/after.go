@@ -3,18 +3,21 @@ package integration
 import (
 	"context"
 	"errors"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // A TrainJob that runs after others has a gate, which the webhook adds when it is created, so that Kueue keeps it in
@@ -41,7 +44,7 @@ func (r *observer) observeDependencies(ctx context.Context, o *situation) (err e
 			return err
 		}
 	}
-	if !v.Open && v.Never == nil && !r.policy.features.gatedAdmission {
+	if !v.Open && v.Never == nil && (!r.policy.features.gatedAdmission || ignoresGates(o.observed)) {
 		v.Never = errNoGates
 	}
 	o.queue.after = v
@@ -50,7 +53,7 @@ func (r *observer) observeDependencies(ctx context.Context, o *situation) (err e
 
 // observeCircle finds out whether a TrainJob waits for itself: one that nobody waits for doesn't.
 func (r *observer) observeCircle(ctx context.Context, o *situation, v *after.Verdict, lookup after.Lookup) error {
-	waiting, err := r.waitFor(ctx, o.key())
+	waiting, err := r.waitFor(ctx, o.key(), client.Limit(1))
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
@@ -65,6 +68,16 @@ func (r *observer) observeCircle(ctx context.Context, o *situation, v *after.Ver
 var errNoGates = errors.New("it runs after others by Kueue's feature gate AdmissionGatedBy, which is off in this " +
 	"cluster; have your batch admin turn it on")
 
+// ignoresGates reports whether Kueue has given quota to a TrainJob that waits for others. That it has is said until
+// they have ended: it would again.
+func ignoresGates(o *observed) bool {
+	told := blockedCondition(o.job)
+	return told != nil && told.Message == errNoGates.Error() ||
+		slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+			return podsets.HoldsQuota(wl) && workload.HasAdmissionGate(wl)
+		})
+}
+
 // siblings looks TrainJobs of a namespace up. They are the cache's own: they must not be changed.
 func (r reads) siblings(ctx context.Context, namespace string) after.Lookup {
 	return func(name string) (*api.TrainJob, error) {
@@ -78,15 +91,18 @@ func (r reads) siblings(ctx context.Context, namespace string) after.Lookup {
 }
 
 // waitFor returns the TrainJobs that wait for one. They are the cache's own.
-func (r reads) waitFor(ctx context.Context, key types.NamespacedName) ([]api.TrainJob, error) {
+func (r reads) waitFor(
+	ctx context.Context, key types.NamespacedName, options ...client.ListOption,
+) ([]api.TrainJob, error) {
 	var waiting api.TrainJobList
-	err := r.client.List(ctx, &waiting, client.InNamespace(key.Namespace), client.MatchingFields{after.Index: key.Name},
+	options = append(options, client.InNamespace(key.Namespace), client.MatchingFields{after.Index: key.Name},
 		client.UnsafeDisableDeepCopy)
+	err := r.client.List(ctx, &waiting, options...)
 	return waiting.Items, err
 }
 
 // heeds reports whether what follows from others is to be written to a TrainJob.
-func heeds(v after.Verdict) bool { return v.Open || v.Note != "" }
+func heeds(v after.Verdict) bool { return v.Open || v.Note != nil }
 
 // dependents returns the TrainJobs that wait for one.
 func (r *observer) dependents(ctx context.Context, job client.Object) []reconcile.Request {
@@ -101,17 +117,11 @@ func (r *observer) dependents(ctx context.Context, job client.Object) []reconcil
 	return requests
 }
 
-// decidesOthers passes what decides about those that wait for a TrainJob: that it is there, that it has ended, that it
-// can't run itself, and that it is gone.
+// decidesOthers passes what decides about those that wait for a TrainJob; that it is there, and gone, too.
 func decidesOthers() predicate.Funcs {
-	never := func(o client.Object) bool {
-		c := blockedCondition(o.(*api.TrainJob))
-		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == after.Reason
-	}
-	end := func(o client.Object) after.When { return after.EndOf(o.(*api.TrainJob)) }
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return end(e.ObjectNew) != end(e.ObjectOld) || never(e.ObjectNew) != never(e.ObjectOld)
+			return after.Changed(e.ObjectOld.(*api.TrainJob), e.ObjectNew.(*api.TrainJob))
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

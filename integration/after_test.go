@@ -9,6 +9,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"sigs.k8s.io/kueue/pkg/constants"
 	"sigs.k8s.io/kueue/pkg/features"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -74,6 +75,42 @@ func TestAfterWithoutGates(t *testing.T) {
 		h.settle("job")
 		if !strings.HasPrefix(h.blocked("job"), after.Reason) || len(h.workloads()) > 0 {
 			t.Errorf("Kueue would admit it: got %q", h.blocked("job"))
+		}
+		h.end("first", trainerapi.TrainJobComplete)
+		h.settle("job")
+		if h.blocked("job") != "" {
+			t.Errorf("it may run: got %q", h.blocked("job"))
+		}
+	})
+}
+
+// TestAfterWithoutItsGate holds what becomes of a TrainJob whose Workload has lost its gate, or got quota with it.
+func TestAfterWithoutItsGate(t *testing.T) {
+	forEach(t, func(t *testing.T, h *harness, _ *dialect.Dialect) {
+		first := newTrainJob("first")
+		first.Labels = nil
+		h.create(first)
+		h.waiter("job", "first=ok")
+		h.settle("job")
+		before := h.workload().UID
+		h.sets(constants.AdmissionGatedByAnnotation, "")
+		h.admit()
+		h.clock.Step(time.Minute)
+		if _, err := h.reconcile("job"); err == nil || !strings.Contains(err.Error(), "no matching workloads") {
+			t.Errorf("it is made again: got %v", err)
+		}
+		h.settle("job")
+		if wl := h.workload(); wl.UID == before || !workload.HasAdmissionGate(wl) || workload.HasQuotaReservation(wl) ||
+			!h.suspended("job") {
+			t.Errorf("it waits by a Workload with a gate: got %v", wl)
+		}
+		h.admit() // by a Kueue that knows no gates
+		for range 2 {
+			h.clock.Step(time.Minute)
+			h.settle("job")
+			if workload.HasQuotaReservation(h.workload()) || !h.suspended("job") || h.blocked("job") != after.Reason {
+				t.Errorf("it holds no quota meanwhile: got %v, blocked %q", h.workload().Status, h.blocked("job"))
+			}
 		}
 		h.end("first", trainerapi.TrainJobComplete)
 		h.settle("job")

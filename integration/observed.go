@@ -219,6 +219,8 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true
+	case after.Waits(o.job) && !workload.HasAdmissionGate(wl):
+		return false // another client has taken its gate off, and Kueue takes one on creation alone
 	}
 	return o.hasPodSets(wl)
 }

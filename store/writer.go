@@ -178,8 +178,11 @@ func (w *Writer) Clear(ctx context.Context, trainer *dialect.Dialect, job *api.T
 // Heed notes how those have ended that a TrainJob waits for, or opens its gate, if it hasn't changed since it was read.
 func (w *Writer) Heed(ctx context.Context, job *api.TrainJob, v after.Verdict) error {
 	annotations := map[string]any{}
-	if v.Note != "" {
-		annotations[api.AfterEndedAnnotation] = v.Note
+	if v.Note != nil {
+		annotations[api.AfterEndedAnnotation] = nil
+		if *v.Note != "" {
+			annotations[api.AfterEndedAnnotation] = *v.Note
+		}
 	}
 	if v.Open {
 		annotations[constants.AdmissionGatedByAnnotation] = nil

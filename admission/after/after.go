@@ -206,5 +206,11 @@ func notes(job *api.TrainJob) map[string]When {
 	return all
 }
 
-// Noted reports whether a TrainJob that waits for another has noted how that has ended, so that the other may go.
-func Noted(job, other *api.TrainJob) bool { return notes(job)[other.Name] == EndOf(other) }
+// Heeded reports whether a TrainJob that waits for another has noted how that has ended, or needn't any more, so that
+// the other may go.
+func Heeded(job, other *api.TrainJob) bool {
+	noted := notes(job)[other.Name]
+	return noted == EndOf(other) || slices.ContainsFunc(waitsFor(job), func(d Dependency) bool {
+		return d.Name == other.Name && d.When.holds(noted)
+	})
+}

@@ -10,6 +10,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kueue/pkg/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -106,12 +107,16 @@ func TestDecide(t *testing.T) {
 			if v.Never != nil {
 				never = v.Never.Error()
 			}
-			if err != nil || v.Open != c.open || v.Note != c.note || v.Missing != c.missing ||
+			if err != nil || v.Open != c.open || ptr.Deref(v.Note, "") != c.note || v.Missing != c.missing ||
 				(never == "") != (c.never == "") ||
 				!strings.Contains(never, c.never) {
 				t.Errorf("%s: got %+v, %v", c.reason, v, err)
 			}
 		})
+	}
+	again := jobOf("job", "a=ok", "a=failed")
+	if v, err := Decide(again, others{"a": ""}.lookup); err != nil || v.Note == nil || *v.Note != "" {
+		t.Errorf("what an earlier one of the name did is taken back: got %+v, %v", v, err)
 	}
 	free := jobOf("job", "a=ok", "")
 	delete(free.Annotations, constants.AdmissionGatedByAnnotation)
@@ -124,6 +129,20 @@ func TestDecide(t *testing.T) {
 	}
 	if _, err := Circle(jobOf("job", "a=ok", ""), down.lookup); err == nil {
 		t.Error("what can't be read is no circle")
+	}
+}
+
+// TestChanged holds which changes of a TrainJob are looked at by those that wait for it.
+func TestChanged(t *testing.T) {
+	all := others{"runs": "", "ok": "ok", "failed": "failed", "never": "never"}
+	for before := range all {
+		for now := range all {
+			was, _ := all.lookup(before)
+			is, _ := all.lookup(now)
+			if got := Changed(was, is); got != (before != now) {
+				t.Errorf("from %s to %s: got %v", before, now, got)
+			}
+		}
 	}
 }
 
@@ -155,6 +174,13 @@ func TestCircle(t *testing.T) {
 		if err != nil || (circle == nil) != (c.want == "") ||
 			circle != nil && !strings.Contains(circle.Error(), ": "+c.want+";") {
 			t.Errorf("%s: got %v, %v", name, circle, err)
+		}
+	}
+	again := map[string]*api.TrainJob{"a": jobOf("a", "b=ok", "b=failed"), "b": jobOf("b", "a=any", "a=there")}
+	for name, job := range again { // b was created again
+		lookup := func(name string) (*api.TrainJob, error) { return again[name], nil }
+		if circle, err := Circle(job, lookup); circle == nil || err != nil {
+			t.Errorf("%s waits for itself, by one that was created again: got %v, %v", name, circle, err)
 		}
 	}
 	noted := jobOf("job", "job-2=ok", "job-2=ok")
@@ -219,8 +245,10 @@ func TestGate(t *testing.T) {
 		t.Errorf("another's gate stays: got %q", WithoutGate(job))
 	}
 	failed, _ := others{"a": "failed"}.lookup("a")
-	for noted, want := range map[string]bool{"": false, "a=failed": true, "a=ok": false, "b=failed": false} {
-		if got := Noted(jobOf("job", "a=ok,b=any", noted), failed); got != want {
+	for noted, want := range map[string]bool{
+		"": false, "a=failed": true, "a=ok": true, "b=failed": false, "a=there": false,
+	} {
+		if got := Heeded(jobOf("job", "a=ok,b=any", noted), failed); got != want {
 			t.Errorf("noted %q: got %v", noted, got)
 		}
 	}

@@ -18,9 +18,9 @@ type Lookup func(name string) (*api.TrainJob, error)
 type Verdict struct {
 	// Open is set if all have ended as they had to: the gate is to be removed.
 	Open bool
-	// Note is the value of annotation signalbox.dev/after-ended that is to be written, so that it isn't forgotten how they
-	// have ended when they are deleted; "" if nothing is new.
-	Note string
+	// Note is the value of annotation signalbox.dev/after-ended that is to be written, "" for none, so that it isn't
+	// forgotten how they have ended when they are deleted; nil if nothing is new.
+	Note *string
 	// Never is why the TrainJob can't run; nil if it may.
 	Never error
 	// Missing is set if Never is because one isn't there, which may be created next.
@@ -53,32 +53,20 @@ func Decide(job *api.TrainJob, lookup Lookup) (v Verdict, err error) {
 		}
 	}
 	if v.Open = !waits && v.Never == nil; !v.Open && news {
-		v.Note = note(job, noted)
+		v.Note = new(note(job, noted))
 	}
 	return v, nil
 }
 
 // look returns what is known of a TrainJob, of which something may be noted, and says why it never will end.
 func (v *Verdict) look(d Dependency, other *api.TrainJob, noted When) When {
-	switch {
-	case other == nil && noted == there:
-		return gone
-	case other == nil && noted != "":
-		return noted
-	case other == nil && v.Never == nil:
-		v.Missing = true
-		v.Never = fmt.Errorf("it runs after TrainJob %s %s, and there is none of that name in the namespace, or it was "+
-			"deleted before it had ended; create it", d.Name, d.When)
-		return ""
-	case other == nil:
-		return ""
+	if other == nil {
+		return v.missed(d, noted)
 	}
-	end := EndOf(other)
-	if end != "" {
+	if end := EndOf(other); end != "" {
 		return end
 	}
-	if c := other.Status.Condition(api.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue &&
-		c.Reason == Reason && v.Never == nil {
+	if never(other) && v.Never == nil {
 		v.Never = fmt.Errorf("it runs after TrainJob %s %s, and that can't run, as its condition %s says", d.Name, d.When,
 			api.ConditionBlocked)
 	}
@@ -86,6 +74,31 @@ func (v *Verdict) look(d Dependency, other *api.TrainJob, noted When) When {
 		return there
 	}
 	return ""
+}
+
+// missed returns what is known of a TrainJob that isn't there.
+func (v *Verdict) missed(d Dependency, noted When) When {
+	switch {
+	case noted == there:
+		return gone
+	case noted == "" && v.Never == nil:
+		v.Missing = true
+		v.Never = fmt.Errorf("it runs after TrainJob %s %s, and there is none of that name in the namespace, or it was "+
+			"deleted before it had ended; create it", d.Name, d.When)
+	}
+	return noted
+}
+
+// never reports whether a TrainJob says that those that it runs after keep it from running.
+func never(job *api.TrainJob) bool {
+	c := job.Status.Condition(api.ConditionBlocked)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == Reason
+}
+
+// Changed reports whether what decides about those that wait for a TrainJob has changed: that it has ended, or that it
+// can't run itself.
+func Changed(before, now *api.TrainJob) bool {
+	return EndOf(before) != EndOf(now) || never(before) != never(now)
 }
 
 // note returns the value of the annotation that notes how TrainJobs have ended, in the order in which they are named.

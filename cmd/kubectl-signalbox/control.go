@@ -27,7 +27,7 @@ import (
 // verb is a command that changes one TrainJob.
 type verb struct {
 	name, short, long string
-	run               func(*session, context.Context, *api.TrainJob) error
+	run               func(*session, context.Context, *api.TrainJob, *kueue.Workload) error
 	many              bool // at once
 }
 
@@ -73,7 +73,11 @@ func controlCommand(c *cli, v verb) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return v.run(s, ctx, job)
+			wl, err := s.workload(ctx, job)
+			if err != nil {
+				return err
+			}
+			return v.run(s, ctx, job, wl)
 		}),
 	}
 	if v.many {
@@ -105,9 +109,13 @@ func (s *session) each(ctx context.Context, selector string, v verb) error {
 	if len(going) == 0 {
 		fmt.Fprintln(s.streams.ErrOut, "No TrainJobs found that have not ended.")
 	}
+	workloads, err := s.workloads(ctx, s.namespace)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for i := range going {
-		errs = append(errs, v.run(s, ctx, &going[i]))
+		errs = append(errs, v.run(s, ctx, &going[i], workloads.WorkloadOf(&going[i])))
 	}
 	return errors.Join(errs...)
 }
@@ -141,12 +149,8 @@ func errEnded(job *api.TrainJob) error {
 	return nil
 }
 
-func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
+func (s *session) stop(ctx context.Context, job *api.TrainJob, wl *kueue.Workload) error {
 	if err := errEnded(job); err != nil {
-		return err
-	}
-	wl, err := s.workload(ctx, job)
-	if err != nil {
 		return err
 	}
 	if wl != nil && isFinished(wl) && !failedToStart(wl) {
@@ -171,29 +175,26 @@ func failedToStart(wl *kueue.Workload) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == admission.ReasonFailedToStart
 }
 
-// stopped reports whether a TrainJob that is stopping has no pods any more. Of one in a queue its Workload says so.
-func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) {
-	wl, err := s.workload(ctx, job)
-	if err != nil {
-		return false, err
+// stopped reports whether a TrainJob that is stopping has no pods any more. Of one in a queue its Workload says so,
+// which is returned, too.
+func (s *session) stopped(ctx context.Context, job *api.TrainJob) (wl *kueue.Workload, is bool, err error) {
+	if wl, err = s.workload(ctx, job); err != nil {
+		return nil, false, err
 	}
 	if wl != nil {
-		return !workload.IsActive(wl) || workload.IsOnHold(wl) || isFinished(wl) && !failedToStart(wl), nil
+		over := isFinished(wl) && !failedToStart(wl)
+		return wl, !workload.IsActive(wl) || workload.IsOnHold(wl) || over, nil
 	}
 	pods, err := s.pods(ctx, job.Name)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	runs := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !utilpod.IsTerminated(&p) })
-	return !runs && (queued(job, nil) || ptr.Deref(job.Spec.Suspend, false)), nil
+	return nil, !runs && (queued(job, nil) || ptr.Deref(job.Spec.Suspend, false)), nil
 }
 
-func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
+func (s *session) resume(ctx context.Context, job *api.TrainJob, wl *kueue.Workload) error {
 	if err := errEnded(job); err != nil {
-		return err
-	}
-	wl, err := s.workload(ctx, job)
-	if err != nil {
 		return err
 	}
 	_, stopped := job.Annotations[api.StopAnnotation]
@@ -227,11 +228,11 @@ func hadNoPods(job *api.TrainJob) bool {
 // start twice isn't queued again for a time.
 const mostTries = 15
 
-func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
+func (s *session) restart(ctx context.Context, job *api.TrainJob, wl *kueue.Workload) error {
 	if _, stopped := job.Annotations[api.StopAnnotation]; stopped {
-		return s.resume(ctx, job)
+		return s.resume(ctx, job, wl)
 	}
-	if err := s.stop(ctx, job); err != nil {
+	if err := s.stop(ctx, job, wl); err != nil {
 		return err
 	}
 	for tries := 1; ; tries++ {
@@ -239,15 +240,15 @@ func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 		if err != nil {
 			return err
 		}
-		stopped, err := s.stopped(ctx, current)
+		wl, stopped, err := s.stopped(ctx, current)
 		if err = errors.Join(err, errEnded(current)); err != nil {
 			return err
 		}
 		if stopped && !hadNoPods(current) {
-			return s.resume(ctx, current)
+			return s.resume(ctx, current, wl)
 		}
 		if tries > mostTries && apimeta.IsStatusConditionTrue(current.Status.Conditions, api.ConditionBlocked) {
-			return errors.Join(s.resume(ctx, current), fmt.Errorf("TrainJob %s isn't tried again yet; kubectl signalbox "+
+			return errors.Join(s.resume(ctx, current, wl), fmt.Errorf("TrainJob %s isn't tried again yet; kubectl signalbox "+
 				"explain %s says why, and when it is", job.Name, job.Name))
 		}
 		select {

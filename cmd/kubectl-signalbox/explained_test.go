@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // explain shows who is ahead, and finds controllers that are down.
@@ -89,5 +92,35 @@ status:
 	const preempted = "team/kubeflow   team/second   InClusterQueue"
 	if err := tr.try("top"); err != nil || !strings.Contains(tr.out.String(), preempted) {
 		t.Errorf("got %v\n%s", err, tr.out.String())
+	}
+}
+
+// TestDependenciesAreBounded holds that a user who names many TrainJobs costs those who explain one few requests.
+func TestDependenciesAreBounded(t *testing.T) {
+	var manifests []string
+	for i := range 66 {
+		on := []string{fmt.Sprintf("c%d=ok", i+1)}
+		for k := range 31 {
+			on = append(on, fmt.Sprintf("x%d-%d=ok", i, k))
+		}
+		manifests = append(manifests, fmt.Sprintf(`apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  {name: c%[1]d, namespace: team, uid: c%[1]d, labels: {kueue.x-k8s.io/queue-name: queue},
+   annotations: {signalbox.dev/after: %[2]q, kueue.x-k8s.io/admission-gated-by: signalbox.dev/after}}
+spec: {suspend: true, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}`,
+			i, strings.Join(on, ",")))
+	}
+	read := 0
+	tr := newTrial(t, interceptor.Funcs{Get: func(
+		ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
+	) error {
+		if _, is := o.(*api.TrainJob); is {
+			read++
+		}
+		return c.Get(ctx, key, o, options...)
+	}}, manifests...)
+	if err := tr.try("explain", "c0"); err != nil || read > mostDependencies+1 {
+		t.Errorf("%d TrainJobs are read, %v", read, err)
 	}
 }

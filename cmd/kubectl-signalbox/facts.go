@@ -125,12 +125,21 @@ func (s *session) decide(ctx context.Context, f *explain.Facts, q *queues) error
 
 // workload reads a TrainJob's Workload; nil if there is none, or if the user may not read it.
 func (s *session) workload(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
-	var list kueue.WorkloadList
-	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io in namespace "+job.Namespace,
-		client.InNamespace(job.Namespace)); err != nil {
+	q, err := s.workloads(ctx, job.Namespace)
+	if err != nil {
 		return nil, err
 	}
-	return explain.NewQueues(simulate.Cluster{Workloads: list.Items}).WorkloadOf(job), nil
+	return q.WorkloadOf(job), nil
+}
+
+// workloads reads the Workloads of a namespace; none if the user may not read them.
+func (s *session) workloads(ctx context.Context, namespace string) (*explain.Queues, error) {
+	var list kueue.WorkloadList
+	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io in namespace "+namespace,
+		client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	return explain.NewQueues(simulate.Cluster{Workloads: list.Items}), nil
 }
 
 // pods reads the pods of a TrainJob of the session's namespace.

@@ -85,8 +85,8 @@ func list(ctx context.Context, s *session, o listOptions) error {
 	if err != nil {
 		return fmt.Errorf("--selector: %w", err)
 	}
-	if o.watch && len(o.contexts) > 0 {
-		return errors.New("--watch shows one cluster; leave --contexts out, and name it by --context")
+	if o.watch && o.shown() {
+		return errors.New("--watch shows one cluster; leave --clusters and --contexts out, and name it by --context")
 	}
 	selects := client.MatchingLabelsSelector{Selector: selector}
 	rows, version, err := s.allRows(ctx, o, selects)
@@ -179,11 +179,7 @@ func (s *session) watchRows(ctx context.Context, o listOptions, options []client
 		if err != nil {
 			return err
 		}
-		rows := []row{rowOf(job, q)}
-		if o.clusters {
-			s.tellClusters(ctx, rows, job.Namespace)
-		}
-		r := rows[0]
+		r := rowOf(job, q)
 		if event.Type == watch.Deleted {
 			r.State = "Deleted"
 		}

@@ -70,7 +70,7 @@ func (t *tail) run(ctx context.Context) error {
 	}
 	t.in = map[string]*session{}
 	if !t.following {
-		in, _, err := t.where(ctx, job)
+		_, in, err := t.where(ctx, job)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,12 @@ func (t *tail) run(ctx context.Context) error {
 		if job == nil {
 			return true, nil
 		}
-		return slices.Contains(ends, state), t.join(ctx, job, &watches)
+		err := t.join(ctx, job, &watches)
+		if err != nil && len(t.in) > 0 { // what goes wrong later is tried again when the TrainJob changes
+			t.note(err.Error())
+			err = nil
+		}
+		return slices.Contains(ends, state), err
 	})
 	ended := ctx.Err() != nil
 	t.finish(ctx)
@@ -101,13 +106,14 @@ func (t *tail) run(ctx context.Context) error {
 
 // join follows the logs in the cluster that runs the TrainJob, if they aren't followed there yet.
 func (t *tail) join(ctx context.Context, job *api.TrainJob, watches *errgroup.Group) error {
-	in, isNew, err := t.where(ctx, job)
-	if err != nil || !isNew {
+	name, in, err := t.where(ctx, job)
+	if err != nil || in == nil || t.in[name] != nil {
 		return err
 	}
 	if _, err := ranked(ctx, in, t.name); err != nil { // whether the user may is said at once
 		return err
 	}
+	t.in[name] = in
 	watches.Go(func() error { return t.watchPods(ctx, in) })
 	return nil
 }
@@ -139,34 +145,32 @@ func (t *tail) print(ctx context.Context, in *session) error {
 		}
 	}
 	if len(pods) == 0 {
+		t.tellMissing()
 		fmt.Fprintf(t.streams.ErrOut, "TrainJob %s has no pods; kubectl signalbox explain %s says why\n", t.name, t.name)
 	}
 	return nil
 }
 
-// where returns the cluster that runs a TrainJob, and whether it wasn't looked at before; nil if MultiKueue hasn't
-// found one.
-func (t *tail) where(ctx context.Context, job *api.TrainJob) (in *session, isNew bool, err error) {
-	name := ""
-	if dispatched(job) {
-		wl, err := t.workload(ctx, job)
-		if err != nil || wl == nil || wl.Status.ClusterName == nil {
-			return nil, false, err
-		}
-		name = *wl.Status.ClusterName
+// where returns the cluster that runs a TrainJob, with MultiKueue's name of it, "" for this one; nil if MultiKueue
+// hasn't found one.
+func (t *tail) where(ctx context.Context, job *api.TrainJob) (name string, in *session, err error) {
+	if !dispatched(job) {
+		return "", t.session, nil
 	}
+	wl, err := t.workload(ctx, job)
+	if err != nil || wl == nil || wl.Status.ClusterName == nil {
+		return "", nil, err
+	}
+	name = *wl.Status.ClusterName
 	if in = t.in[name]; in != nil {
-		return in, false, nil
+		return name, in, nil
 	}
-	if in = t.session; name != "" {
-		if in, err = t.at(name); err != nil {
-			return nil, false, err
-		}
-		in.namespace = job.Namespace
-		t.note("its pods are in cluster " + name)
+	if in, err = t.at(name); err != nil {
+		return "", nil, err
 	}
-	t.in[name] = in
-	return in, true, nil
+	in.namespace = job.Namespace
+	t.note("its pods are in cluster " + name)
+	return name, in, nil
 }
 
 // note writes a line that is no container's.

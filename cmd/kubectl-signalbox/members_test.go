@@ -3,70 +3,91 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// away runs in cluster worker-1, and near waits for one of two.
-const away = `
+// sent returns a TrainJob that MultiKueue runs elsewhere, and its Workload, in one line of status.
+func sent(name, status string) string {
+	return fmt.Sprintf(`
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
-metadata: {name: away, namespace: team, uid: away, labels: {kueue.x-k8s.io/queue-name: queue}}
-spec: {suspend: true, managedBy: kueue.x-k8s.io/multikueue, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+metadata: {name: %[1]s, namespace: team, uid: %[1]s, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec:
+  suspend: true
+  managedBy: kueue.x-k8s.io/multikueue
+  runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: Workload
-metadata: {name: trainjob-away, namespace: team, uid: wl-away, ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: away, uid: away, controller: true}]}
+metadata:
+  {name: trainjob-%[1]s, namespace: team, uid: wl-%[1]s, ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1,
+   kind: TrainJob, name: %[1]s, uid: %[1]s, controller: true}]}
 spec: {queueName: queue, podSets: [{name: node, count: 1, template: {spec: {containers: [{name: node, image: i}]}}}]}
-status:
-  clusterName: worker-1
-  conditions: [{type: QuotaReserved, status: "True", reason: QuotaReserved}, {type: Admitted, status: "True", reason: Admitted}]
----
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata: {name: near, namespace: team, uid: near, labels: {kueue.x-k8s.io/queue-name: queue}}
-spec: {suspend: true, managedBy: kueue.x-k8s.io/multikueue, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: Workload
-metadata: {name: trainjob-near, namespace: team, uid: wl-near, ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: near, uid: near, controller: true}]}
-spec: {queueName: queue, podSets: [{name: node, count: 1, template: {spec: {containers: [{name: node, image: i}]}}}]}
-status: {nominatedClusterNames: [worker-1, worker-2]}
-`
+status: %[2]s`, name, status)
+}
 
-// there is what worker-1 has of both.
+// away runs in cluster worker-1, and near waits for one of two.
+var (
+	away = sent("away", `{clusterName: worker-1, conditions: [{type: QuotaReserved, status: "True", reason: QuotaReserved},
+ {type: Admitted, status: "True", reason: Admitted}]}`)
+	near = sent("near", "{nominatedClusterNames: [worker-1, worker-2]}")
+)
+
+// there is what worker-1 has of both, and another TrainJob of the name of one that waits.
 const there = `
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
-metadata: {name: away, namespace: team, uid: there, labels: {kueue.x-k8s.io/queue-name: queue, kueue.x-k8s.io/multikueue-origin: here}}
+metadata:
+  {name: away, namespace: team, uid: there,
+   labels: {kueue.x-k8s.io/queue-name: queue, kueue.x-k8s.io/multikueue-origin: here}}
 spec: {suspend: false, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
 status: {state: Running, flavor: h100, nodes: "1"}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: away-node-0-0, namespace: team, uid: pod, labels: {jobset.sigs.k8s.io/jobset-name: away, jobset.sigs.k8s.io/replicatedjob-name: node, jobset.sigs.k8s.io/job-index: "0", batch.kubernetes.io/job-completion-index: "0"}}
+metadata:
+  {name: away-node-0-0, namespace: team, uid: pod, labels: {jobset.sigs.k8s.io/jobset-name: away,
+   jobset.sigs.k8s.io/replicatedjob-name: node, jobset.sigs.k8s.io/job-index: "0",
+   batch.kubernetes.io/job-completion-index: "0"}}
 spec: {containers: [{name: node, image: i}]}
-status: {phase: Running, containerStatuses: [{name: node, state: {running: {startedAt: "2026-11-24T10:00:00Z"}}}]}
+status:
+  phase: Running
+  containerStatuses: [{name: node, state: {running: {startedAt: "2026-11-24T10:00:00Z"}}}]
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: near, namespace: team, uid: anothers, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {suspend: false, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+status: {state: Running}
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: Workload
 metadata: {name: trainjob-near, namespace: team, uid: there-near}
-spec: {queueName: queue, podSets: [{name: node, count: 9, template: {spec: {containers: [{name: node, image: i, resources: {requests: {nvidia.com/gpu: 4}}}]}}}]}
-status: {conditions: [{type: QuotaReserved, status: "False", reason: Pending, message: "couldn't assign flavors to pod set node: insufficient quota for nvidia.com/gpu in flavor a100, request > maximum capacity (36 > 8)"}]}
+spec:
+  queueName: queue
+  podSets: [{name: node, count: 9, template: {spec: {containers: [{name: node, image: i,
+    resources: {requests: {nvidia.com/gpu: 4}}}]}}}]
+status: {conditions: [{type: QuotaReserved, status: "False", reason: Pending, message: "couldn't assign flavors to pod
+    set node: insufficient quota for nvidia.com/gpu in flavor a100, request > maximum capacity (36 > 8)"}]}
 `
 
 // joined has the commands of one cluster reach another by context "far", as worker-1.
 func joined(t *testing.T, funcs interceptor.Funcs) (here, far *trial) {
 	t.Helper()
-	here, far = newTrial(t, interceptor.Funcs{}, away), newTrial(t, funcs, there)
+	here, far = newTrial(t, interceptor.Funcs{}, away, near), newTrial(t, funcs, there)
 	here.others = elsewhere{contexts: map[string]string{"worker-1": "far"}, open: func(context string) (*session, error) {
 		if context != "far" {
 			return nil, errors.New("the kubeconfig has no context " + context)
@@ -115,6 +136,8 @@ func TestClusters(t *testing.T) {
 		"list --clusters, forbidden there": {funcs: forbids("TrainJob"), args: []string{"list", "--clusters"},
 			out: []string{"What runs in cluster worker-1 is shown as it is known here: listing TrainJobs there: ",
 				"worker-1   away     Admitted"}},
+		"list --clusters, no queues there": {funcs: forbids("Workload"), args: []string{"list", "--clusters"},
+			out: []string{"list workloads.kueue.x-k8s.io"}},
 		"list --contexts":         {args: []string{"list", "--contexts", "far"}, out: []string{"CLUSTER", "far       away"}},
 		"list --contexts --watch": {args: []string{"list", "--contexts", "far", "--watch"}, err: "--watch shows one cluster"},
 		"list, no context": {args: []string{"list", "--contexts", "far,near"},
@@ -143,6 +166,38 @@ func TestClusters(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUnread holds that who may not read where a TrainJob runs is told which right is missing.
+func TestUnread(t *testing.T) {
+	tr := newTrial(t, forbids("Workload"), away)
+	if err := tr.try("logs", "away"); err != nil || !strings.Contains(tr.errs.String(), "workloads.kueue.x-k8s.io") {
+		t.Errorf("got %v, %q", err, tr.errs.String())
+	}
+	tr = newTrial(t, forbids("MultiKueueCluster"))
+	if err := tr.try("top", "--clusters", "-o", "json"); err != nil || !strings.Contains(tr.out.String(),
+		`"list multikueueclusters.kueue.x-k8s.io"`) {
+		t.Errorf("got %v, %q", err, tr.out.String())
+	}
+}
+
+// TestEscapes holds that nothing that others have written acts on a terminal, or looks like a line of the plugin's.
+func TestEscapes(t *testing.T) {
+	here, far := joined(t, interceptor.Funcs{})
+	var job api.TrainJob
+	if err := far.client.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "away"}, &job); err != nil {
+		t.Fatal(err)
+	}
+	job.Spec.Suspend, job.Status.State = new(true), api.StateBlocked
+	job.Status.Conditions = []metav1.Condition{{Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: "Any",
+		Message: "\x1b]0;owned\a\n\nIn cluster worker-9:\n  It is Running."}}
+	if err := far.client.Update(t.Context(), &job); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.try("explain", "away"); err != nil || strings.ContainsAny(here.out.String(), "\x1b\a") ||
+		strings.Contains(here.out.String(), "\nIn cluster worker-9") {
+		t.Errorf("got %v, %q", err, here.out.String())
 	}
 }
 
@@ -185,10 +240,16 @@ func TestOpens(t *testing.T) {
 contexts: [{name: here, context: {cluster: a}}, {name: far, context: {cluster: a}}]}`)
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &path
+	who, groups := "ann", []string{"team"}
+	flags.Impersonate, flags.ImpersonateGroup = &who, &groups
 	var opened *genericclioptions.ConfigFlags
 	open := opens(flags, func(f *genericclioptions.ConfigFlags) (*session, error) { opened = f; return &session{}, nil })
 	if _, err := open("far"); err != nil || *opened.Context != "far" || *opened.KubeConfig != path {
 		t.Errorf("got %v, %v", opened, err)
+	}
+	if as, err := opened.ToRESTConfig(); err != nil || as.Impersonate.UserName != "ann" ||
+		len(as.Impersonate.Groups) != 1 {
+		t.Errorf("whom the user acts as, they act as there: got %v, %v", as, err)
 	}
 	if _, err := open("none"); err == nil || !strings.Contains(err.Error(), `no context "none"`) {
 		t.Errorf("got %v", err)

@@ -88,7 +88,7 @@ func (s *session) sweep(ctx context.Context, o sweepOptions) error {
 	if o.dryRun {
 		options, done = append(options, client.DryRunAll), "would be created"
 	}
-	for i, job := range jobs {
+	for i, job := range slices.Backward(jobs) { // those that wait first: they see how all others have ended
 		values := job.GetAnnotations()[api.SweepValuesAnnotation]
 		err := s.client.Create(ctx, job.DeepCopy(), options...)
 		said := done

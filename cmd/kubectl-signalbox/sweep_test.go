@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/yaml"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -20,9 +25,17 @@ spec: {runtimeRef: {name: torch}, trainer: {env: [{name: seed, value: "0"}, {nam
 
 // TestSweep holds which TrainJobs a sweep creates, that it creates none twice, and that they are stopped together.
 func TestSweep(t *testing.T) {
-	tr := newTrial(t, interceptor.Funcs{})
+	workloads := 0 // how often they were listed
+	tr := newTrial(t, interceptor.Funcs{List: func(
+		ctx context.Context, c client.WithWatch, l client.ObjectList, options ...client.ListOption,
+	) error {
+		if _, is := l.(*kueue.WorkloadList); is {
+			workloads++
+		}
+		return c.List(ctx, l, options...)
+	}})
 	args := []string{"sweep", "-f", written(t, sweptManifest), "--set", "lr=1e-3,1e-4", "--set", "seed=1..2", "--at-most",
-		"3"}
+		"1"}
 	for _, said := range []string{"would be created", "created", "exists"} {
 		tr.out.Reset()
 		all := args
@@ -32,7 +45,7 @@ func TestSweep(t *testing.T) {
 		if err := tr.try(all...); err != nil {
 			t.Fatal(err)
 		}
-		if want := "TrainJob resnet-3 " + said + " (lr=1e-4,seed=2)\n"; !strings.HasSuffix(tr.out.String(), want) {
+		if want := "TrainJob resnet-3 " + said + " (lr=1e-4,seed=2)\n"; !strings.HasPrefix(tr.out.String(), want) {
 			t.Errorf("got %q, want %q", tr.out.String(), want)
 		}
 	}
@@ -49,9 +62,9 @@ func TestSweep(t *testing.T) {
 	}
 	if want := map[string][]string{
 		"resnet-0": {"KEPT=a", "lr=1e-3", "seed=1", "fetch=ok", "queue"},
-		"resnet-1": {"KEPT=a", "lr=1e-3", "seed=2", "fetch=ok", "queue"},
-		"resnet-2": {"KEPT=a", "lr=1e-4", "seed=1", "fetch=ok", "queue"},
-		"resnet-3": {"KEPT=a", "lr=1e-4", "seed=2", "resnet-0=any,fetch=ok", "queue"},
+		"resnet-1": {"KEPT=a", "lr=1e-3", "seed=2", "resnet-0=any,fetch=ok", "queue"},
+		"resnet-2": {"KEPT=a", "lr=1e-4", "seed=1", "resnet-1=any,resnet-0=any,fetch=ok", "queue"},
+		"resnet-3": {"KEPT=a", "lr=1e-4", "seed=2", "resnet-2=any,resnet-1=any,resnet-0=any,fetch=ok", "queue"},
 	}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -68,12 +81,41 @@ func TestSweep(t *testing.T) {
 	}
 	for _, verb := range []string{"stop", "resume"} {
 		want := map[string]int{"stop": 4, "resume": 0}[verb]
-		if err := tr.try(verb, "-l", api.SweepLabel+"=resnet"); err != nil || stopped() != want {
-			t.Errorf("%s: %d are stopped, %v", verb, stopped(), err)
+		workloads = 0
+		if err := tr.try(verb, "-l", api.SweepLabel+"=resnet"); err != nil || stopped() != want || workloads != 1 {
+			t.Errorf("%s: %d are stopped, by %d lists of Workloads, %v", verb, stopped(), workloads, err)
 		}
 	}
 	if err := tr.try("stop", "-l", "none=none"); err != nil || !strings.Contains(tr.errs.String(), "No TrainJobs found") {
 		t.Errorf("none is said: got %q, %v", tr.errs.String(), err)
+	}
+}
+
+// TestSwept holds what a manifest and a range may be.
+func TestSwept(t *testing.T) {
+	if v, err := parseVariable("seed=9223372036854775806..9223372036854775807"); err != nil || len(v.values) != 2 {
+		t.Errorf("the greatest numbers: got %v, %v", v.values, err)
+	}
+	if _, err := parseVariable("seed=-9223372036854775808..9223372036854775807"); err == nil {
+		t.Error("all numbers are too many")
+	}
+	v, err := parseVariable("seed=-1..1")
+	if err != nil || !slices.Equal(v.values, []string{"-1", "0", "1"}) {
+		t.Errorf("got %v, %v", v.values, err)
+	}
+	for _, trainer := range []string{"{env: }", "", "{image: i}"} {
+		job := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte("metadata: {name: a}\nspec: {trainer: "+trainer+"}"), &job.Object); err != nil {
+			t.Fatal(err)
+		}
+		all, err := swept(job, []variable{v}, 20)
+		if err != nil || len(all) != 3 {
+			t.Errorf("%q: got %d, %v", trainer, len(all), err)
+		}
+		job.SetAnnotations(map[string]string{api.AfterAnnotation: strings.Repeat("a=ok,", after.Most-lane) + "b=ok"})
+		if _, err := swept(job, []variable{v}, 1); err == nil || !strings.Contains(err.Error(), "too many names") {
+			t.Errorf("what can't be created isn't begun: got %v", err)
+		}
 	}
 }
 

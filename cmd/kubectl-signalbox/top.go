@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -90,18 +91,7 @@ func top(ctx context.Context, s *session, o clusterOptions, output string) error
 		return err
 	}
 	view := overview{Quota: []quotaRow{}, Teams: []teamRow{}, Preemptions: []preemptionRow{}}
-	var failed []error
-	for i := 0; i < len(members); i++ {
-		m := members[i]
-		q, err := view.add(ctx, m)
-		if err == nil && o.clusters && i < max(1, len(o.contexts)) {
-			var workers []member
-			workers, err = m.workers(ctx, q)
-			members = append(members, workers...)
-		}
-		failed = append(failed, m.failed(err))
-	}
-	err = errors.Join(failed...)
+	members, err = view.addAll(ctx, members, o.clusters)
 	if err != nil && len(members) == 1 {
 		return err
 	}
@@ -115,6 +105,26 @@ func top(ctx context.Context, s *session, o clusterOptions, output string) error
 		m.tellMissing()
 	}
 	return err
+}
+
+// addAll adds what clusters have, and those that MultiKueue dispatches to from these if that is asked for. It returns
+// all of them.
+func (v *overview) addAll(ctx context.Context, members []member, workers bool) ([]member, error) {
+	var failed []error
+	for i, named := 0, len(members); i < len(members); i++ {
+		m := members[i]
+		q, err := v.add(ctx, m)
+		if err == nil && workers && i < named {
+			var further []member
+			further, err = m.workers(ctx, q)
+			members = append(members, further...)
+		}
+		failed = append(failed, m.failed(err))
+		for _, right := range m.missing {
+			v.Missing = append(v.Missing, strings.TrimPrefix(m.name+": "+right, ": "))
+		}
+	}
+	return members, errors.Join(failed...)
 }
 
 // add adds what a cluster has.
@@ -140,7 +150,6 @@ func (v *overview) add(ctx context.Context, m member) (*queues, error) {
 		r.Cluster = m.name
 		v.Preemptions = append(v.Preemptions, r)
 	}
-	v.Missing = append(v.Missing, m.missing...)
 	return q, nil
 }
 

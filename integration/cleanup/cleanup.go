@@ -136,7 +136,7 @@ func (r *Reconciler) unheeded(ctx context.Context, job *api.TrainJob) (bool, err
 		return false, fmt.Errorf("listing the TrainJobs that wait for it: %w", err)
 	}
 	return slices.ContainsFunc(waiting.Items, func(w api.TrainJob) bool {
-		return w.DeletionTimestamp.IsZero() && !after.Noted(&w, job)
+		return w.DeletionTimestamp.IsZero() && !after.Heeded(&w, job)
 	}), nil
 }
 

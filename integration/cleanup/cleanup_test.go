@@ -87,7 +87,11 @@ func TestReconcile(t *testing.T) {
 		"an earlier one's pods end": {change: says("0"), workload: holding(metav1.ConditionTrue, "earlier"), goes: true},
 		"another waits for it":      {change: says("0"), waiter: waiter(""), again: recheck},
 		"another has waited for it": {change: says("0"), waiter: waiter("job=ok"), goes: true},
-		"its JobSet is gone":        {change: pinned, goes: true},
+		"it was created again": {change: func(job *api.TrainJob) {
+			says("0")(job)
+			job.Status.Conditions[0].Type = trainerapi.TrainJobFailed
+		}, waiter: waiter("job=ok"), goes: true},
+		"its JobSet is gone": {change: pinned, goes: true},
 		"its pin can't be read": {change: func(job *api.TrainJob) {
 			job.Annotations = map[string]string{store.PinAnnotation: "x"}
 		}},

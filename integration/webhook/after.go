@@ -16,7 +16,11 @@ import (
 )
 
 // copied reports whether a TrainJob was created in another cluster, where it has waited for those that it runs after.
-func copied(job *api.TrainJob) bool { return job.Labels[kueue.MultiKueueOriginLabel] != "" }
+// Any user may set the label; but one that names a Workload runs on the quota of that alone, which has its own gates.
+func copied(job *api.TrainJob) bool {
+	return job.Labels[kueue.MultiKueueOriginLabel] != "" && jobframework.PrebuiltWorkloadNameFor(job) != "" &&
+		!after.Gated(job)
+}
 
 // guarded returns the annotations that nobody else may bring with a TrainJob.
 func (w *Webhook) guarded(job *api.TrainJob) []string {

@@ -45,6 +45,11 @@ func TestAfter(t *testing.T) {
 		"created": {sent: of(api.AfterAnnotation, "a=ok"), patch: `add ` + path + ` "signalbox.dev/after"`},
 		"with another gate": {sent: of(api.AfterAnnotation, "a=ok", gated, "b.com/b"),
 			patch: `add ` + path + ` "b.com/b,signalbox.dev/after"`},
+		"as if copied": {sent: labelled(of(api.AfterAnnotation, "a=ok"), kueue.MultiKueueOriginLabel, "o"),
+			patch: `add ` + path + ` "signalbox.dev/after"`},
+		"as if copied, with a note": {refused: "take it out of the manifest", sent: labelled(labelled(of(
+			api.AfterAnnotation, "a=ok", gated, after.Gate, api.AfterEndedAnnotation, "a=ok"), kueue.MultiKueueOriginLabel, "o"),
+			constants.PrebuiltWorkloadLabel, "w")},
 		"without": {sent: of()},
 		"copied": {sent: labelled(labelled(of(api.AfterAnnotation, "a=ok,b=ok", api.AfterEndedAnnotation, "a=ok"),
 			kueue.MultiKueueOriginLabel, "o"), constants.PrebuiltWorkloadLabel, "w")},

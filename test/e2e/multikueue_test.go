@@ -91,12 +91,16 @@ func multiKueueSpecs() {
 			explained := workers.plugin(ctx, g, who, "explain", "read")
 			gomega.Expect(explained.out).To(gomega.And(gomega.ContainSubstring("it runs in cluster "+w.name),
 				gomega.ContainSubstring("In cluster "+w.name+":\n  It is Running.")), explained.err)
-			logs := workers.plugin(ctx, g, who, "logs", "read")
-			gomega.Expect(logs.out).To(gomega.HavePrefix("[node-0] the log at /containerLogs/"+g.namespace+"/read-node-0-0"),
-				logs.err)
 			listed := workers.plugin(ctx, g, who, "list", "--clusters")
 			gomega.Expect(listed.out).To(gomega.MatchRegexp(w.name+` +read +Running .* a100 `), listed.err)
 		}
+		logs := workers.plugin(ctx, g, "", "logs", "read")
+		gomega.Expect(logs.out).To(gomega.HavePrefix("[node-0] the log at /containerLogs/"+g.namespace+"/read-node-0-0"),
+			logs.err)
+		logs = workers.plugin(ctx, g, "user", "logs", "read")
+		gomega.Expect(logs.out).To(gomega.BeEmpty())
+		gomega.Expect(logs.err).To(gomega.And(gomega.ContainSubstring("its pods are in cluster "+w.name),
+			gomega.ContainSubstring(`User "user" cannot get resource "pods/log"`)), "the right is named")
 		gomega.Expect(workers.plugin(ctx, g, "", "top", "--clusters").out).To(gomega.And(
 			gomega.MatchRegexp(`(?m)^worker-1 +`+g.queue), gomega.MatchRegexp(`(?m)^worker-2 +`+g.queue)))
 		gomega.Expect(workers.plugin(ctx, g, "", "logs", "read", "--cluster", w.name+"=none").err).To(

@@ -21,7 +21,7 @@ import (
 const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
-	maxProduct  = 42_040
+	maxProduct  = 42_090
 	maxTracked  = 973
 	maxFolders  = 16
 	maxMakefile = 14_000 // bytes, which are two screens
