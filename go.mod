@@ -34,6 +34,7 @@ require (
 )
 
 require (
+	github.com/pkg/browser v0.0.0-20240102092130-5ac0b6a4141c // indirect
 	github.com/prometheus/common v0.70.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	k8s.io/kube-scheduler v0.36.3 // indirect

@@ -52,7 +52,10 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 	if f.Dependencies, err = s.dependencies(ctx, job, q); err != nil {
 		return nil, err
 	}
-	f.KueueSeen, f.WebhookDown = s.kueueSeen(ctx), s.webhookDown(ctx, job)
+	f.KueueSeen = s.kueueSeen(ctx)
+	if !s.unprobed {
+		f.WebhookDown = s.webhookDown(ctx, job)
+	}
 	f.Missing = s.missing
 	return f, nil
 }

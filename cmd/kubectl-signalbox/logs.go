@@ -183,11 +183,16 @@ func (t *tail) note(text string) {
 // ranked returns a TrainJob's pods, in the order of their ranks.
 func ranked(ctx context.Context, in *session, job string) ([]corev1.Pod, error) {
 	pods, err := in.pods(ctx, job)
+	sortByRank(pods)
+	return pods, err
+}
+
+// sortByRank puts pods into the order of their ranks.
+func sortByRank(pods []corev1.Pod) {
 	slices.SortStableFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Labels[jobset.ReplicatedJobNameKey], b.Labels[jobset.ReplicatedJobNameKey]),
 			cmp.Compare(indexOf(&a), indexOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
 	})
-	return pods, err
 }
 
 // indexOf returns the rank of a pod in its ReplicatedJob.

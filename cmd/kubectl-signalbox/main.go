@@ -52,15 +52,26 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.AddCommand(c.commands()...)
-	cmd.AddCommand(convertCommand(c), deleteGangsCommand(c))
+	cmd.AddCommand(dashboardCommand(c, flags), convertCommand(c), deleteGangsCommand(c))
 	return cmd
 }
 
 // commands returns the commands that work with TrainJobs of a cluster.
 func (c *cli) commands() []*cobra.Command {
 	all := []*cobra.Command{
-		listCommand(c), topCommand(c), nodesCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
-		sweepCommand(c), usageCommand(c), doctorCommand(c), versionCommand(c),
+		listCommand(
+			c,
+		),
+		topCommand(c),
+		nodesCommand(c),
+		explainCommand(c),
+		simulateCommand(c),
+		logsCommand(c),
+		waitCommand(c),
+		sweepCommand(c),
+		usageCommand(c),
+		doctorCommand(c),
+		versionCommand(c),
 	}
 	for _, v := range verbs {
 		all = append(all, controlCommand(c, v))

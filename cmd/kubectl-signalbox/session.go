@@ -17,6 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -42,11 +43,18 @@ type session struct {
 	streams        genericiooptions.IOStreams
 	// missing are the rights that the user lacks, such as "list nodes".
 	missing []string
+	asked
+	elsewhere
+}
+
+// asked is what the cluster has been asked for, once.
+type asked struct {
 	// gated is set when simulations run with the cluster's feature gates.
 	gated bool
 	// trainer is the cluster's; nil if it hasn't been asked for yet.
 	trainer *dialect.Dialect
-	elsewhere
+	// unprobed is set if webhooks aren't asked whether they answer.
+	unprobed bool
 }
 
 // newSession connects to the cluster that the flags name.
@@ -57,11 +65,18 @@ func newSession(
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w", err)
 	}
-	config.QPS, config.Burst = 50, 100 // a command makes a few dozen requests at once
 	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
+	return sessionWith(config, namespace, kueueNamespace, streams)
+}
+
+// sessionWith connects to the cluster of a configuration.
+func sessionWith(
+	config *rest.Config, namespace, kueueNamespace string, streams genericiooptions.IOStreams,
+) (*session, error) {
+	config.QPS, config.Burst = 50, 100 // a command makes a few dozen requests at once
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -146,8 +161,8 @@ func (s *session) list(
 	return false, fmt.Errorf("listing %s: %w", what, err)
 }
 
-// page is how many objects are read at once: one answer with all of a large cluster would hold up the API server.
-const page = 500
+// pageSize is how many objects are read at once: one answer with all of a large cluster would hold up the API server.
+const pageSize = 500
 
 // pages reads objects in pages, or all at once if the cluster changes too much meanwhile.
 func (s *session) pages(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -156,7 +171,7 @@ func (s *session) pages(ctx context.Context, list client.ObjectList, options ...
 		paged := append(slices.Clone(options), client.Limit(o.Limit), client.Continue(o.Continue))
 		return of, s.client.List(ctx, of, paged...)
 	})
-	p.PageSize = page
+	p.PageSize = pageSize
 	read, _, err := p.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err

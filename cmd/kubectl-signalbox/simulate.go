@@ -27,8 +27,8 @@ const simulateLong = `Run Kueue's own scheduler, in this process, on a copy of t
 becomes of a TrainJob: it is admitted now, and where; or after whose end; or by preempting whom; or never, and what
 would make it fit. Nothing in the cluster is changed.
 
---set changes the TrainJob before: nodes=N, queue=NAME, priority=CLASS (a WorkloadPriorityClass), or
-resource.NAME=QUANTITY for each node, such as resource.nvidia.com/gpu=4.
+--set changes the TrainJob before: nodes=N, minimum=N (the least number of nodes), queue=NAME, priority=CLASS (a
+WorkloadPriorityClass), or resource.NAME=QUANTITY for each node, such as resource.nvidia.com/gpu=4.
 
 A file may have several TrainJobs, and -f may name a directory: all are simulated together, as if they were created in
 their order. A TrainJob that is Blocked isn't simulated, unless --set changes it.
@@ -58,7 +58,7 @@ func simulateCommand(c *cli) *cobra.Command {
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "",
 		"a file or directory with TrainJobs that aren't in the cluster; - for standard input")
 	cmd.Flags().StringArrayVar(&o.set, "set", nil,
-		"change the TrainJob before: nodes=4, queue=NAME, priority=CLASS, resource.NAME=QUANTITY")
+		"change the TrainJob before: nodes=4, minimum=2, queue=NAME, priority=CLASS, resource.NAME=QUANTITY")
 	cmd.Flags().BoolVar(&o.until, "until", false, "estimate when it starts")
 	outputFlag(cmd, &o.output, "json", "yaml")
 	return cmd

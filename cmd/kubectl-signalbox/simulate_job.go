@@ -149,6 +149,11 @@ func change(job *api.TrainJob, key, value string) error {
 			return errors.New("nodes must be a whole number of at least 1")
 		}
 		trainer.NumNodes = ptr.To(int32(n))
+	case key == "minimum":
+		if n, err := strconv.ParseInt(value, 10, 32); err != nil || n < 1 {
+			return errors.New("minimum must be a whole number of at least 1")
+		}
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, overrides.MinParallelismAnnotation, value)
 	case key == "queue":
 		metav1.SetMetaDataLabel(&job.ObjectMeta, constants.QueueLabel, value)
 	case key == "priority":
@@ -164,7 +169,7 @@ func change(job *api.TrainJob, key, value string) error {
 		r.Requests = utilresource.MergeResourceListKeepFirst(set, r.Requests)
 		r.Limits = utilresource.MergeResourceListKeepFirst(set, r.Limits)
 	default:
-		return errors.New("the keys are nodes, queue, priority and resource.NAME")
+		return errors.New("the keys are nodes, minimum, queue, priority and resource.NAME")
 	}
 	return nil
 }

@@ -305,7 +305,7 @@ func preemptionRows(q *queues) []preemptionRow {
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPreempted)
-		if c == nil || !workloadevict.IsEvicted(wl) || isFinished(wl) {
+		if c == nil || !workloadevict.IsEvicted(wl) || !workload.HasQuotaReservation(wl) || isFinished(wl) {
 			continue
 		}
 		by := string(simulate.Preemptor(c.Message))

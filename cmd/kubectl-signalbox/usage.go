@@ -40,7 +40,9 @@ var dimensions = []string{"queue", "team", "user", "day", "flavor"}
 func usageCommand(c *cli) *cobra.Command {
 	var o usageOptions
 	cmd := &cobra.Command{
-		Use: "usage", Short: "Show who used what, and what of it was lost", Args: cobra.NoArgs,
+		Use:   "usage",
+		Short: "Show who used what, and what of it was lost",
+		Args:  cobra.NoArgs,
 		Long: "Show what TrainJobs have held of quota, multiplied by the time for which they held it.\n\nUSEFUL is until " +
 			"the last checkpoint of a run, or until the end of a TrainJob that has succeeded. LOST is after the last " +
 			"checkpoint of a run that was stopped, restarted or has failed. IDLE is while no pod ran. UNKNOWN is if no " +
@@ -55,7 +57,12 @@ func usageCommand(c *cli) *cobra.Command {
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "show the usage of all namespaces")
 	cmd.Flags().StringVar(&o.since, "since", "7d",
 		"how far to look back, such as 7d or 36h: from the beginning of that day on")
-	cmd.Flags().StringSliceVar(&o.by, "by", []string{"queue", "team"}, "what to add up by: "+strings.Join(dimensions, ","))
+	cmd.Flags().StringSliceVar(
+		&o.by,
+		"by",
+		[]string{"queue", "team"},
+		"what to add up by: "+strings.Join(dimensions, ","),
+	)
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensions, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1d", "7d", "30d", "90d"},
 		cobra.ShellCompDirectiveNoFileComp))
@@ -129,8 +136,10 @@ func (s *session) usageRecords(ctx context.Context, namespace string) ([]usageap
 	err := s.pages(ctx, &records, client.InNamespace(namespace))
 	switch {
 	case apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
-		return nil, errors.New("this cluster doesn't record who used what; its admin can set usage.enabled in Signalbox's " +
-			"configuration")
+		return nil, errors.New(
+			"this cluster doesn't record who used what; its admin can set usage.enabled in Signalbox's " +
+				"configuration",
+		)
 	case apierrors.IsForbidden(err) && namespace == "":
 		return nil, errors.New("you may not list quotausages.usage.signalbox.dev of all namespaces; name one by -n")
 	case apierrors.IsForbidden(err):
@@ -221,36 +230,60 @@ func (s *sums) addRunning(workloads []kueue.Workload, records []usageapi.QuotaUs
 	}
 }
 
-// print writes the sums in a format: the table in hours, and others in seconds.
-func (s *sums) print(to *session, format string) error {
-	show := func(amount int64) string { return strconv.FormatFloat(float64(amount)/1000, 'f', 3, 64) }
-	named := noFormula
-	if format == "table" || format == "" {
-		show = func(amount int64) string { return strconv.FormatFloat(float64(amount)/3_600_000, 'f', 1, 64) }
-		named = orNone
-	}
-	titles := slices.Concat(s.columns, []string{"useful", "lost", "idle", "unknown", "total"})
-	rows, objects := make([][]string, 0, len(s.of)), make([]map[string]any, 0, len(s.of))
+// rows returns the titles, and a row of cells for each sum: first the values of the columns, then amounts.
+func (s *sums) rows(named func(string) string, show func(int64) string) (titles []string, rows [][]string) {
+	titles, rows = slices.Concat(s.columns, []string{"useful", "lost", "idle", "unknown", "total"}), [][]string{}
 	for _, key := range slices.Sorted(maps.Keys(s.of)) {
-		row, object, held := strings.Split(key, between), map[string]any{}, s.of[key]
-		for i, name := range s.columns {
-			object[name], row[i] = row[i], named(row[i])
+		row := strings.Split(key, between)
+		for i := range row {
+			row[i] = named(row[i])
 		}
-		for i, amount := range []int64{held.Useful, held.Lost, held.Idle, held.Unknown, usage.Total(held)} {
-			object[titles[len(s.columns)+i]] = float64(amount) / 1000
+		for _, amount := range amountsOf(s.of[key]) {
 			row = append(row, show(amount))
 		}
-		rows, objects = append(rows, row), append(objects, object)
+		rows = append(rows, row)
 	}
+	return titles, rows
+}
+
+// amountsOf returns what was useful, lost, idle and unknown, and all together.
+func amountsOf(held usageapi.Held) []int64 {
+	return []int64{held.Useful, held.Lost, held.Idle, held.Unknown, usage.Total(held)}
+}
+
+// objects returns the sums as JSON has them, in seconds.
+func (s *sums) objects() []map[string]any {
+	titles, rows := s.rows(func(text string) string { return text }, func(int64) string { return "" })
+	objects := make([]map[string]any, len(rows))
+	for i, key := range slices.Sorted(maps.Keys(s.of)) {
+		objects[i] = map[string]any{}
+		amounts := amountsOf(s.of[key])
+		for j, title := range titles {
+			if objects[i][title] = rows[i][j]; j >= len(s.columns) {
+				objects[i][title] = float64(amounts[j-len(s.columns)]) / 1000
+			}
+		}
+	}
+	return objects
+}
+
+// inHours and inSeconds are how amounts are shown.
+func inHours(amount int64) string   { return strconv.FormatFloat(float64(amount)/3_600_000, 'f', 1, 64) }
+func inSeconds(amount int64) string { return strconv.FormatFloat(float64(amount)/1000, 'f', 3, 64) }
+
+// print writes the sums in a format: the table in hours, and others in seconds.
+func (s *sums) print(to *session, format string) error {
 	switch {
 	case format == "json":
-		return printAs(to.streams.Out, format, objects)
+		return printAs(to.streams.Out, format, s.objects())
 	case format == "csv":
+		titles, rows := s.rows(noFormula, inSeconds)
 		return csv.NewWriter(to.streams.Out).WriteAll(append([][]string{titles}, rows...))
-	case len(rows) == 0:
+	case len(s.of) == 0:
 		_, err := fmt.Fprintf(to.streams.ErrOut, "Nothing was recorded since %s; usage.enabled turns it on.\n", s.first)
 		return err
 	}
+	titles, rows := s.rows(orNone, inHours)
 	for i := range titles {
 		titles[i] = strings.ToUpper(titles[i])
 	}

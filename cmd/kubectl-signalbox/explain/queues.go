@@ -93,3 +93,6 @@ func follows(wl, other *kueue.Workload) bool {
 func (q *Queues) WorkloadOf(job *api.TrainJob) *kueue.Workload {
 	return q.owned[owner{job.Namespace, job.UID}]
 }
+
+// Line returns what waits in a ClusterQueue, in Kueue's order.
+func (q *Queues) Line(clusterQueue string) []*kueue.Workload { return q.lines[clusterQueue] }

@@ -147,7 +147,8 @@ func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 	return c.partOf(wl, names)
 }
 
-// partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
+// partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues; wl may be
+// nil. It adds to the names those that belong to them.
 func (c *Cluster) partOf(wl *kueue.Workload, names sets.Set[kueue.ClusterQueueReference]) *Cluster {
 	for before := -1; before != len(names); {
 		before = len(names)
@@ -165,7 +166,7 @@ func (c *Cluster) partOf(wl *kueue.Workload, names sets.Set[kueue.ClusterQueueRe
 		if other.Status.Admission != nil && names.Has(other.Status.Admission.ClusterQueue) {
 			return true // it holds quota there, wherever its LocalQueue leads now
 		}
-		return queues[utilqueue.KeyFromWorkload(other)] != nil || keyOf(other) == keyOf(wl)
+		return queues[utilqueue.KeyFromWorkload(other)] != nil || wl != nil && keyOf(other) == keyOf(wl)
 	})
 	return &part
 }
@@ -226,6 +227,11 @@ func (c *Cluster) parent(name kueue.CohortReference) kueue.CohortReference {
 		}
 	}
 	return ""
+}
+
+// Without returns the cluster without a Workload.
+func (c *Cluster) Without(key types.NamespacedName) *Cluster {
+	return c.without([]types.NamespacedName{key})
 }
 
 // Put returns the cluster with one Workload in the place of that of its name.

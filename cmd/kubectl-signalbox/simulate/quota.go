@@ -270,3 +270,12 @@ func (nobody) SimulatePreemption(
 ) (preemptioncommon.PreemptionPossibility, int) {
 	return preemptioncommon.NoCandidates, 0
 }
+
+// Held returns what a Workload that has quota counts of each flavor, as Kueue counts it.
+func Held(wl *kueue.Workload) map[resources.FlavorResource]resource.Quantity {
+	held := map[resources.FlavorResource]resource.Quantity{}
+	for fr, amount := range workload.NewInfo(wl).FlavorResourceUsage() {
+		held[fr] = formatter.ResourceQuantity(fr.Resource, amount.Int64())
+	}
+	return held
+}

@@ -33,26 +33,19 @@ const maxEvents = 20000
 func Until(
 	ctx context.Context, cluster *Cluster, key types.NamespacedName, lengths Lengths, now time.Time,
 ) (*Forecast, error) {
-	f := &Forecast{At: now}
-	since := map[types.NamespacedName]time.Time{}
+	f, w := &Forecast{At: now}, newWalk(cluster, lengths, now)
 	waiting := map[types.NamespacedName]bool{}
 	for i := range cluster.Workloads {
 		if wl := &cluster.Workloads[i]; !holdsQuota(wl) {
 			waiting[keyOf(wl)] = true
-		} else {
-			since[keyOf(wl)] = quotaSince(wl, now)
 		}
 	}
 	for range maxEvents {
-		settled, err := Settle(ctx, cluster, f.At)
+		settled, err := w.settle(ctx)
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range settled.Preempted {
-			since[p.Victim] = f.At // if it gets quota again at once
-		}
 		for _, admitted := range settled.Admitted {
-			since[admitted] = f.At
 			if admitted == key {
 				f.Admission = settled.Workload(key).Status.Admission
 				return f, nil
@@ -62,37 +55,78 @@ func Until(
 				delete(waiting, admitted) // it may be preempted, and get quota again
 			}
 		}
-		next, end := nextEnd(settled.Workloads, since, lengths, f.At)
+		next := w.next(settled)
 		if next == nil {
 			others := settled.without([]types.NamespacedName{key})
 			f.Stuck = utilslices.Map(others.Workloads, func(wl *kueue.Workload) types.NamespacedName { return keyOf(wl) })
 			return f, nil
 		}
-		f.At, f.Ended = end, append(f.Ended, *next)
-		cluster = settled.without([]types.NamespacedName{*next})
+		f.At, f.Ended = w.at, append(f.Ended, *next)
 	}
 	return nil, fmt.Errorf("%s has no quota after %d others have ended", key, maxEvents)
 }
 
-// nextEnd returns the Workload that ends first of those that have quota; nil if none has.
-func nextEnd(
-	workloads []kueue.Workload, since map[types.NamespacedName]time.Time, lengths Lengths, now time.Time,
-) (next *types.NamespacedName, at time.Time) {
-	for i := range workloads {
-		wl := &workloads[i]
+// walk follows a cluster from one end of a Workload to the next.
+type walk struct {
+	cluster *Cluster
+	lengths Lengths
+	at      time.Time
+	// since is when those that hold quota got it.
+	since map[types.NamespacedName]time.Time
+}
+
+func newWalk(cluster *Cluster, lengths Lengths, now time.Time) *walk {
+	w := &walk{cluster: cluster, lengths: lengths, at: now, since: map[types.NamespacedName]time.Time{}}
+	for i := range cluster.Workloads {
+		if wl := &cluster.Workloads[i]; holdsQuota(wl) {
+			w.since[keyOf(wl)] = quotaSince(wl, now)
+		}
+	}
+	return w
+}
+
+// settle has Kueue decide.
+func (w *walk) settle(ctx context.Context) (*Outcome, error) {
+	settled, err := Settle(ctx, w.cluster, w.at)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range settled.Preempted {
+		w.since[p.Victim] = w.at // if it gets quota again at once
+	}
+	for _, admitted := range settled.Admitted {
+		w.since[admitted] = w.at
+	}
+	w.cluster = settled.Cluster
+	return settled, nil
+}
+
+// next goes on to when the first Workload of those that have quota ends, and returns it; nil if none has.
+func (w *walk) next(settled *Outcome) *types.NamespacedName {
+	var next *types.NamespacedName
+	var at time.Time
+	for i := range settled.Workloads {
+		wl := &settled.Workloads[i]
 		if !holdsQuota(wl) {
 			continue
 		}
-		key := keyOf(wl)
-		end := lengths(wl, since[key])
-		if end.Before(now) {
-			end = now // it has taken longer than was expected
-		}
-		if next == nil || end.Before(at) {
-			next, at = &key, end
+		if end := w.endOf(wl); next == nil || end.Before(at) {
+			next, at = new(keyOf(wl)), end
 		}
 	}
-	return next, at
+	if next != nil {
+		w.at, w.cluster = at, settled.without([]types.NamespacedName{*next})
+	}
+	return next
+}
+
+// endOf returns when a Workload that has quota is expected to end, not before now: it may take longer than expected.
+func (w *walk) endOf(wl *kueue.Workload) time.Time {
+	end := w.lengths(wl, w.since[keyOf(wl)])
+	if end.Before(w.at) {
+		return w.at
+	}
+	return end
 }
 
 // quotaSince returns since when a Workload has had its quota, or else now.

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/serve"
+)
+
+// health is whether the API server answers, and the user's credentials are valid.
+type health struct {
+	mu      sync.Mutex
+	since   *time.Time // the first error that no answer has followed
+	asked   time.Time
+	refused bool
+}
+
+// How often the API server is asked whether it answers, and whether credentials are still valid.
+const (
+	askLost     = 2 * time.Second
+	askVerified = 30 * time.Second
+)
+
+// failed notes that a watch has ended with an error.
+func (h *health) failed(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if apierrors.IsUnauthorized(err) {
+		h.refused = true
+	}
+	if h.since == nil && !answered(err) {
+		now := time.Now()
+		h.since = &now
+	}
+}
+
+// answered reports whether an error is an answer of the API server.
+func answered(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err)
+}
+
+// due reports whether the API server is to be asked again.
+func (h *health) due(verifies bool, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	is := h.since != nil && now.Sub(h.asked) >= askLost || verifies && now.Sub(h.asked) >= askVerified
+	if is {
+		h.asked = now
+	}
+	return is
+}
+
+// heard notes an answer.
+func (h *health) heard(err error, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case apierrors.IsUnauthorized(err):
+		h.refused = true
+	case err == nil || answered(err):
+		h.since = nil
+	case h.since == nil:
+		h.since = &now
+	}
+}
+
+// lost returns since when the API server doesn't answer; nil if it does.
+func (h *health) lost() *time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since
+}
+
+// expired returns an error if the user's credentials are no longer valid.
+func (h *health) expired() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refused {
+		return serve.ErrExpired
+	}
+	return nil
+}
