@@ -81,7 +81,7 @@ test-unit: go ## Table tests, and what they cover of each package; no control pl
 	go test -C test/chart .
 	go test -C test/prose .
 
-# The bundled suite runs on BUNDLED, such as KUBERNETES=1.37; with NODES=real its gangs on the default too.
+# The bundled suite runs on BUNDLED, such as KUBERNETES=1.37.
 BUNDLED ?=
 build = $(MAKE) build-cluster PROFILE=
 test: suites-tool ## All: table tests, the suite with each Trainer, the chart, chaos; NODES=real for test-node too
@@ -111,7 +111,7 @@ test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp fo
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(call SPECS,$(SUITE),$(PROFILE)) $(BIN)/e2e.test $(GINKGO) \
 		$(if $(LABELS),-ginkgo.label-filter='$(LABELS)') $(if $(SKIP),-ginkgo.skip='$(SKIP)')
 
-# make test-NAME runs a part of the suite: make test-e2e with these arguments.
+# make test-NAME runs make test-e2e with these arguments.
 GANG_SPECS := Gangs|PodGroup API
 suite.bundled = PROFILE=bundled LABELS='!kueue$(if $(REAL), && !waits)' $(if $(REAL),SKIP='$(GANG_SPECS)') $(BUNDLED)
 suite.waits = PROFILE=bundled LABELS=waits $(call state,waits) $(BUNDLED)
@@ -125,8 +125,9 @@ suite.gates = PROFILE=bundled LABELS='!migration' SIGNALBOX_KUEUE_GATES=$$(test/
 suite.upgrade = PROFILE=bundled LABELS=upgrade NEXT_KUBERNETES=1.37
 suite.namespaces = PROFILE=bundled FOCUS='$(or $(FOCUS),Real namespaces|Claims of a runtime)'
 suite.plugin = PROFILE=bundled LABELS=plugin
+suite.page = PROFILE=bundled LABELS=page SIGNALBOX_PAGE=1 $(call state,page)
 suite.list = PROFILE=bundled LABELS=list SIGNALBOX_LIST=$(or $(TRAINJOBS),10000)
-test-%: ## chart, skew, multi, trainers, versions, race; of the suite: plugin, list, namespaces, …
+test-%: ## chart, skew, multi, trainers, versions, race; of the suite: plugin, page, list, …
 	@$(MAKE) test-e2e SUITE=$* $(or $(suite.$*),$(error There is no suite $*))
 
 CHART_TEST := $(BIN)/chart.test -test.v -test.timeout 8m -test.run

@@ -165,7 +165,7 @@ func serveTokens(ctx context.Context, s *session, config *rest.Config, o dashboa
 		of.open = func(string) (*session, error) {
 			return nil, errors.New("the page in a cluster doesn't reach other clusters; use kubectl signalbox dashboard")
 		}
-		return newViewer(ctx, of, own, look{acts: o.acts, verifies: true})
+		return newViewer(ctx, of, own, look{acts: o.acts})
 	})
 	fmt.Fprintf(s.streams.Out, "The page is at http://%s\n", l.Addr())
 	return listen(ctx, l, serve.Tokens{Namespace: s.namespace}, pool)

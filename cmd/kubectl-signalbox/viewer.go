@@ -61,8 +61,8 @@ type source struct {
 // look is how the page looks at the cluster.
 type look struct {
 	cluster string
-	// acts is set if the page may change TrainJobs; verifies is set if the user's credentials may expire.
-	acts, verifies bool
+	// acts is set if the page may change TrainJobs.
+	acts bool
 }
 
 // newViewer watches a cluster for a user until the context ends.
@@ -94,11 +94,15 @@ func (v *viewer) Narrow() bool { return v.narrow }
 
 // Alive implements serve.Viewer.
 func (v *viewer) Alive(ctx context.Context) error {
-	if !v.health.due(v.verifies, time.Now()) {
+	if !v.health.due(time.Now()) {
 		return v.health.expired()
 	}
-	err := v.live.Create(ctx, &authenticationv1.SelfSubjectReview{})
-	v.health.heard(err, time.Now())
+	within, cancel := context.WithTimeout(ctx, askLost)
+	defer cancel()
+	err := v.live.Create(within, &authenticationv1.SelfSubjectReview{})
+	if ctx.Err() == nil && v.health.heard(err, time.Now()) {
+		v.changes.Add()
+	}
 	return v.health.expired()
 }
 

@@ -18,10 +18,11 @@ type health struct {
 	refused bool
 }
 
-// How often the API server is asked whether it answers, and whether credentials are still valid.
+// How often the API server is asked whether it answers, and takes the user's credentials: a watch that can't be resumed
+// is tried again without a word.
 const (
-	askLost     = 2 * time.Second
-	askVerified = 30 * time.Second
+	askAgain = 15 * time.Second
+	askLost  = 3 * time.Second
 )
 
 // failed notes that a watch has ended with an error.
@@ -44,20 +45,21 @@ func answered(err error) bool {
 }
 
 // due reports whether the API server is to be asked again.
-func (h *health) due(verifies bool, now time.Time) bool {
+func (h *health) due(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	is := h.since != nil && now.Sub(h.asked) >= askLost || verifies && now.Sub(h.asked) >= askVerified
+	is := h.since != nil && now.Sub(h.asked) >= askLost || now.Sub(h.asked) >= askAgain
 	if is {
 		h.asked = now
 	}
 	return is
 }
 
-// heard notes an answer.
-func (h *health) heard(err error, now time.Time) {
+// heard notes an answer, and reports whether the API server is lost or back by it.
+func (h *health) heard(err error, now time.Time) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before := h.since
 	switch {
 	case apierrors.IsUnauthorized(err):
 		h.refused = true
@@ -66,6 +68,7 @@ func (h *health) heard(err error, now time.Time) {
 	case h.since == nil:
 		h.since = &now
 	}
+	return (before == nil) != (h.since == nil)
 }
 
 // lost returns since when the API server doesn't answer; nil if it does.

@@ -20,7 +20,7 @@ import (
 func TestHealth(t *testing.T) {
 	var h health
 	at := time.Now()
-	if h.due(false, at) || !h.due(true, at) || h.due(true, at) || !h.due(true, at.Add(askVerified)) {
+	if !h.due(at) || h.due(at.Add(askLost)) || !h.due(at.Add(askAgain)) {
 		t.Error("it is asked at the wrong times")
 	}
 	h.failed(apierrors.NewForbidden(schema.GroupResource{Resource: "trainjobs"}, "", errors.New("no")))
@@ -28,7 +28,7 @@ func TestHealth(t *testing.T) {
 		t.Error("a refusal is an answer")
 	}
 	h.failed(errors.New("connection refused"))
-	if h.lost() == nil || !h.due(false, at.Add(time.Minute)) {
+	if h.lost() == nil || !h.due(at.Add(askAgain+askLost)) {
 		t.Error("it isn't lost")
 	}
 	h.heard(nil, at)

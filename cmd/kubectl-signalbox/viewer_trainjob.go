@@ -317,7 +317,7 @@ func (v *viewer) consequences(
 	}
 	others := k.Owners(settled.Admitted)
 	if len(others) == 0 {
-		return append(all, "As things are, nobody who waits gets the quota at once."), nil
+		return append(all, "As things are, none of those that wait gets the quota at once."), nil
 	}
 	return append(all, "As things are, these get quota at once: "+strings.Join(others, ", ")+"."), nil
 }

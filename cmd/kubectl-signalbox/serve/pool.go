@@ -34,7 +34,7 @@ type kept struct {
 	held   int // by streams
 }
 
-var errFull = errors.New("too many users look at the page at once; try again in a minute")
+var errFull = errors.New("too many users have the page open; try again in a minute")
 
 // NewPool returns a pool whose viewers end with the context.
 func NewPool(

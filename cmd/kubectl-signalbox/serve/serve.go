@@ -155,8 +155,8 @@ func chosen(r *http.Request) string {
 // Of a stream of changes: for how long changes are gathered, and how often the browser hears that there is nothing.
 const (
 	gather = 250 * time.Millisecond
-	beat   = 15 * time.Second
-	// renewed is how often a view is shown anew though nothing has changed: some of what it says depends on the time.
+	beat   = 5 * time.Second
+	// renewed is how often a view is shown again though nothing has changed: some of what it says depends on the time.
 	renewed = time.Minute
 )
 

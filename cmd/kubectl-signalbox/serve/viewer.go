@@ -10,7 +10,7 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/watched"
 )
 
-// Request is what somebody asks for.
+// Request is what a browser asks for.
 type Request struct {
 	// Path is the path's segments.
 	Path []string
