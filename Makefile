@@ -27,13 +27,13 @@ help:
 	@grep -hE '^[a-z0-9%-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 go:
-	@go version | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "This needs Go 1.26 or later. Install it and try again."; exit 1; }
+	@go version | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "Install Go 1.26 or later, and try again."; exit 1; }
 
 suites-tool: go
 	@mkdir -p $(BIN) && go build -o $(BIN)/suites ./test/suites
 
 cluster-tool: suites-tool
-	@test -x $(BIN)/cluster || echo "Building the program that builds and runs the control plane; the first time takes a minute."
+	@test -x $(BIN)/cluster || echo "Building the program that runs the control plane; a minute the first time."
 	@go build -C test/cluster -o $(BIN)/cluster .
 
 e2e-tool: cluster-tool
@@ -45,8 +45,8 @@ chart-tool: cluster-tool
 	go test -C test/chart -c -o $(BIN)/chart.test ./install
 
 demo-tool: cluster-tool
-	@test -x $(BIN)/demo || echo "Building the demo; the first time takes a minute."
-	@go build -o $(BIN)/demo ./examples/demo
+	@test -x $(BIN)/demo || echo "Building the demo; a minute the first time."
+	@go build -o $(BIN)/ ./examples/demo $(if $(KEEP),./cmd/kubectl-signalbox)
 
 ##@ Use
 
@@ -90,7 +90,7 @@ test: suites-tool ## All: table tests, the suite with each Trainer, the chart, c
 ifneq ($(REAL),)
 	@$(build)bundled $(BUNDLED) && $(build)bundled
 	@$(BIN)/suites beside -build '$(build)node' \
-		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-waits' \
+		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-page test-waits' \
 		-- $(MAKE) test-bundled
 	@$(BIN)/suites beside -other '$(MAKE) test-node' -- $(MAKE) test-kubeflow
 else
@@ -106,7 +106,7 @@ build-cluster: cluster-tool
 
 SUITE ?= $(PROFILE)
 LABELS ?= $(if $(filter kubeflow-2%,$(PROFILE)),trainers)
-test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp for some of it
+test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp
 	@rm -rf coverage/e2e-$(SUITE) && mkdir -p coverage/e2e-$(SUITE)
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(call SPECS,$(SUITE),$(PROFILE)) $(BIN)/e2e.test $(GINKGO) \
 		$(if $(LABELS),-ginkgo.label-filter='$(LABELS)') $(if $(SKIP),-ginkgo.skip='$(SKIP)')
@@ -176,21 +176,21 @@ chaos: e2e-tool ## Break components and connections for SECONDS while TrainJobs 
 		$(RUN) chaos -specs -- $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test $(GINKGO) -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
-model: go ## Try every order of DEPTH steps of two TrainJobs; follow one of ENDS states to the end; send INPUTS
+model: go ## Try every order of DEPTH steps; follow one of ENDS states to the end; send INPUTS
 	go test ./test/model -v -timeout 0 -args -depth $(or $(DEPTH),5) -ends $(or $(ENDS),40) -inputs $(or $(INPUTS),100000)
 
-steady: suites-tool e2e-tool ## Run the suite ROUNDS times, AT_ONCE at once, with all processors busy: which specs failed
+steady: suites-tool e2e-tool ## Run the suite ROUNDS times, AT_ONCE at once: which specs failed
 	@$(BIN)/suites steady -junit junit-steady-{round}.xml -rounds $(or $(ROUNDS),5) -at-once $(or $(AT_ONCE),1) \
 		-- $(MAKE) test-e2e SUITE=steady-{round} SIGNALBOX_STATE=$(CURDIR)/.cluster-steady-{round} LABELS='$(or $(LABELS),!kueue)'
 
-holes: e2e-tool ## Take one fix after the other out of a copy of the tree: its specs fail, audit finds it; ONLY=regexp
+holes: e2e-tool ## Take each fix out of a copy of the tree: its specs fail; ONLY=regexp
 	go run ./test/holes $(if $(ONLY),-only '$(ONLY)')
 
 fuzz: go ## Run every fuzz target for FUZZTIME (10m); findings go to testdata/fuzz
 	@for target in $$(git grep -oE '^func Fuzz\w+' -- '*_test.go' | sed -E 's,/[^/]*:func ,/,'); do echo "$$target"; \
 		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(or $(FUZZTIME),10m) || exit 1; done
 
-vulncheck: go ## Compare what is linked with Go's vulnerability database, or a copy of it: VULNDB=URL
+vulncheck: go ## Compare what is linked with Go's vulnerability database, or VULNDB=URL
 	@hack/vulncheck.sh $(VULNDB)
 
 bench: $(if $(filter compare trace micro replay,$(WHAT)),go,cluster-tool) ## Measure WHAT=load (default; QUICK=1), churn, storm, lost, …
@@ -200,26 +200,27 @@ bench-%: ; @$(MAKE) bench WHAT=$*
 
 ##@ Release
 
-release: go ## Leave binaries, chart, manifests, checksums and SBOMs of VERSION under dist/
+release: go ## Leave binaries, chart, manifests and SBOMs of VERSION in dist/
 	@hack/release.sh release
 
-image: go ## Build the image into dist/ without an engine; PUSH=REGISTRY/NAME pushes it as well
+image: go ## Build the images into dist/; PUSH=REGISTRY/NAME pushes them
 	@hack/release.sh image
 
 ##@ Develop
 
 kubectl: go ## Build kubectl and Helm into bin/
-	@test -x $(BIN)/kubectl || echo "Building kubectl and Helm; the first time takes minutes."
+	@test -x $(BIN)/kubectl || echo "Building kubectl and Helm; minutes the first time."
 	go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
 
-picture: cluster-tool kubectl ## Draw docs/run.svg, the picture of the README
-	@go build -o $(BIN)/picture ./examples/picture
-	@$(call up,bundled) $(BIN)/picture --kubectl $(BIN)/kubectl --out docs/run.svg
+picture: cluster-tool kubectl ## Draw the README's picture and the page's (needs Chromium)
+	@go build -o $(BIN)/ ./examples/picture ./cmd/kubectl-signalbox
+	@$(call up,bundled) $(BIN)/picture --kubectl $(BIN)/kubectl --plugin $(BIN)/kubectl-signalbox
 
-docs: go ## Check links and prose, build the site into dist/site (needs npm); EXTERNAL=1 requests other sites too
+docs: go ## Check links and prose, build the site into dist/site (needs npm); EXTERNAL=1 requests others too
 	@go run -C test/prose . $(if $(EXTERNAL),-external) $(CURDIR)
-	@command -v npm >/dev/null || { echo "There is no npm here. Install Node.js 20 or later, with npm, and try again."; exit 1; }
-	@npm ci --prefix hack/site --silent
+	@command -v npm >/dev/null || { echo "Install Node.js 20 or later, with npm, and try again."; exit 1; }
+	@npm ci --prefix hack/site --silent && npm ci --prefix hack/page --silent
+	@cmp hack/page/node_modules/htmx.org/dist/htmx.min.js cmd/kubectl-signalbox/page/assets/htmx.min.js
 	@npm run build --prefix hack/site --silent
 	@echo "The site is in dist/site/$(or $(SITE_VERSION),main)."
 
@@ -243,7 +244,7 @@ style: go ## Print how far code and prose keep to the bounds of docs/development
 lint: style ## The same, gofmt, go vet and golangci-lint, whose first build takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)" || { echo "These are not gofmt clean."; exit 1; }
 	@for module in . bench hack/image test/cluster test/chart test/prose; do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
-	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
+	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; minutes the first time."
 	@go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@echo "golangci-lint of the product" && $(BIN)/golangci-lint run ./...
 

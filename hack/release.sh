@@ -33,8 +33,13 @@ release)
 image)
 	mkdir -p dist
 	build signalbox "${linux[@]}"
-	go run -C hack/image ./build --dist "$PWD/dist" --version "$version" --revision "$commit" --date "$date" \
-		${PUSH:+--push "$PUSH"}
+	build kubectl-signalbox "${linux[@]}" # which serves the page (dashboard.enabled of the chart)
+	image() {
+		go run -C hack/image ./build --dist "$PWD/dist" --version "$version" --revision "$commit" --date "$date" \
+			--program "$1" --name "signalbox-dev/signalbox$2" ${PUSH:+--push "$PUSH$2"}
+	}
+	image signalbox ""
+	image kubectl-signalbox -dashboard
 	;;
 *)
 	echo "What is to be built? release.sh release or release.sh image" >&2

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"html"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/serve"
@@ -26,10 +28,15 @@ type dashboardOptions struct {
 	port      int
 	noBrowser bool
 	readOnly  bool
-	// listen, tokens and acts are of the page in a cluster.
-	listen string
-	tokens bool
-	acts   bool
+	inCluster
+}
+
+// inCluster are the flags of the page in a cluster.
+type inCluster struct {
+	tokens    bool
+	listen    string
+	cert, key string // files
+	acts      bool
 }
 
 const dashboardLong = `Serve a page on 127.0.0.1 that shows who holds which quota and who waits, what ran and will run, each TrainJob
@@ -67,6 +74,13 @@ func dashboardCommand(c *cli, flags *genericclioptions.ConfigFlags) *cobra.Comma
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "don't offer to stop, resume and restart TrainJobs")
 	cmd.Flags().BoolVar(&o.tokens, "tokens", false, "serve in a cluster, with the bearer token of each request")
 	cmd.Flags().StringVar(&o.listen, "listen", ":8427", "address to listen on with --tokens")
+	cmd.Flags().StringVar(
+		&o.cert,
+		"tls-cert-file",
+		"",
+		"certificate to serve with --tokens; without one, it is served over HTTP",
+	)
+	cmd.Flags().StringVar(&o.key, "tls-private-key-file", "", "its key")
 	cmd.Flags().BoolVar(&o.acts, "allow-changes", false, "offer to stop, resume and restart TrainJobs with --tokens")
 	return cmd
 }
@@ -167,7 +181,21 @@ func serveTokens(ctx context.Context, s *session, config *rest.Config, o dashboa
 		}
 		return newViewer(ctx, of, own, look{acts: o.acts})
 	})
-	fmt.Fprintf(s.streams.Out, "The page is at http://%s\n", l.Addr())
+	scheme := "http"
+	if o.cert != "" {
+		certificates, err := certwatcher.New(o.cert, o.key)
+		if err != nil {
+			return fmt.Errorf("reading the certificate: %w", err)
+		}
+		go func() { // a renewed one is served without a restart
+			if err := certificates.Start(ctx); err != nil {
+				fmt.Fprintf(s.streams.ErrOut, "Watching the certificate: %v\n", err)
+			}
+		}()
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate})
+		scheme = "https"
+	}
+	fmt.Fprintf(s.streams.Out, "The page is at %s://%s\n", scheme, l.Addr())
 	return listen(ctx, l, serve.Tokens{Namespace: s.namespace}, pool)
 }
 

@@ -85,6 +85,8 @@ func run(ctx context.Context, dir string, keep bool) error {
 			"  kubectl get trainjobs,workloads.kueue.x-k8s.io -A\n"+
 			"  kubectl describe clusterqueue gpus\n"+
 			"  kubectl -n team-a get trainjob team-a-torch-1 -o yaml\n"+
+			"or see it in the browser:\n"+
+			"  bin/kubectl-signalbox dashboard\n"+
 			"and end it with: make cluster-down\n", filepath.Join(dir, "kubeconfig"))
 	}
 	return nil

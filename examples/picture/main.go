@@ -1,6 +1,7 @@
 // Command picture draws what a user sees on a terminal: `kubectl get trainjobs -w` while a TrainJob is queued, starts,
 // is preempted, moves to another flavor and ends. It runs kubectl on a control plane of simulated nodes and draws each
-// line that kubectl prints at the time at which it came. `make picture` runs it.
+// line that kubectl prints at the time at which it came. Then it draws the views of kubectl signalbox dashboard, as
+// Chromium shows them. `make picture` runs it.
 package main
 
 import (
@@ -26,12 +27,18 @@ var manifests embed.FS
 func main() {
 	out := flag.String("out", "docs/run.svg", "file to write")
 	kubectl := flag.String("kubectl", "kubectl", "kubectl to run; KUBECONFIG names the control plane")
+	pages := flag.String("pages", "docs", "folder to write the pictures of the page to")
+	plugin := flag.String("plugin", "kubectl-signalbox", "plugin that serves the page")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	lines, err := record(ctx, *kubectl)
+	s := &scene{kubectl: *kubectl, complete: map[string]bool{}}
+	lines, err := s.record(ctx)
 	if err == nil {
 		err = os.WriteFile(*out, draw(lines), 0o644)
+	}
+	if err == nil {
+		err = drawPages(ctx, s, *plugin, *pages)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
@@ -55,8 +62,7 @@ type scene struct {
 }
 
 // record runs the scene: resnet is submitted, bert preempts it as soon as it runs, and both complete.
-func record(ctx context.Context, kubectl string) ([]line, error) {
-	s := &scene{kubectl: kubectl, complete: map[string]bool{}}
+func (s *scene) record(ctx context.Context) ([]line, error) {
 	if err := s.apply(ctx, "queue.yaml"); err != nil {
 		return nil, err
 	}
@@ -65,7 +71,7 @@ func record(ctx context.Context, kubectl string) ([]line, error) {
 	if err := s.apply(ctx, "resnet.yaml"); err != nil {
 		return nil, err
 	}
-	watch := exec.CommandContext(ctx, kubectl, "-n", "vision", "get", "trainjobs", "-w")
+	watch := exec.CommandContext(ctx, s.kubectl, "-n", "vision", "get", "trainjobs", "-w")
 	watch.Stderr = os.Stderr
 	printed, err := watch.StdoutPipe()
 	if err != nil {

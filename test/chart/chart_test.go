@@ -51,6 +51,8 @@ var sets = map[string]string{
 		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
 		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}, " +
 		"usage: {enabled: true, teamLabel: team}, grow: {enabled: true}}",
+	"page": "dashboard: {enabled: true, namespace: lab, allowChanges: true, tlsSecret: page}\n" +
+		"podLabels: {a: b}\nimagePullSecrets: [{name: pull}]\nnodeSelector: {pool: system}",
 }
 
 // clientCA is of no API server.
@@ -84,6 +86,9 @@ func TestNetworkPolicy(t *testing.T) {
 				policies = ofKind(t, policies, "NetworkPolicy", document)
 				deployments = ofKind(t, deployments, "Deployment", document)
 			}
+			deployments = slices.DeleteFunc(deployments, func(d appsv1.Deployment) bool { // the page is none of it
+				return strings.HasSuffix(d.Name, "-dashboard")
+			})
 			if name == "open" || name == "platforms" {
 				if len(policies) != 0 {
 					t.Errorf("got %d policies, want none", len(policies))

@@ -66,7 +66,9 @@ func longList(ctx context.Context, n int) {
 	gomega.Eventually(func() int {
 		from := written
 		written = cluster.auditEnd()
-		return len(cluster.requests(from, func(r request) bool { return r.Writes() && r.ObjectRef.Namespace == g.namespace }))
+		return len(
+			cluster.requests(from, func(r request) bool { return r.Writes() && r.ObjectRef.Namespace == g.namespace }),
+		)
 	}, "20m", "10s").Should(gomega.BeZero())
 	busy := quietMachine()
 	var times []float64
@@ -88,11 +90,18 @@ func longList(ctx context.Context, n int) {
 	slices.Sort(times)
 	ginkgo.AddReportEntry(fmt.Sprintf("list: %d TrainJobs in %.2f s (%.2f–%.2f), in pages of 500; before, "+
 		"the processors were %.0f %% busy", n, times[len(times)/2], times[0], times[len(times)-1], 100*busy))
+	g.longPage(ctx, n)
 	// The API server ends a request that takes a minute; those that are left are deleted by the next.
 	gomega.Eventually(func() error {
 		return admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))
 	}, "20m", "1s").Should(gomega.Succeed())
-	gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }, "20m", "5s").Should(gomega.BeEmpty())
+	gomega.Eventually(
+		func() []string { return g.list(ctx, &kueue.WorkloadList{}) },
+		"20m",
+		"5s",
+	).Should(
+		gomega.BeEmpty(),
+	)
 }
 
 // quietMachine waits until the machine has little to do: controllers still compute when they write no more. After five

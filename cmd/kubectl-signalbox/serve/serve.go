@@ -32,6 +32,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	files := http.StripPrefix("/assets/", http.FileServerFS(page.Assets()))
 	mux.Handle("GET /assets/", files)
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /enter", s.Guard.Enter)
 	mux.HandleFunc("POST /namespace", s.choose)
 	mux.HandleFunc("GET /changes", s.changes)

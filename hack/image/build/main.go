@@ -1,4 +1,4 @@
-// Command build makes Signalbox's image of the programs that `make image` has built, one for each architecture: an OCI
+// Command build makes an image of one of the programs that `make image` has built, one for each architecture: an OCI
 // layout, an archive for docker load of each, and, where a registry is named, the same there. The same programs give
 // the same digest.
 package main
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -27,7 +28,9 @@ const source = "https://github.com/signalbox-dev/signalbox"
 
 type options struct {
 	dist, version, revision, reference, push string
-	date                                     time.Time
+	// program is the manager's, or the plugin's for the page.
+	program string
+	date    time.Time
 }
 
 func main() {
@@ -42,7 +45,8 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("build", flag.ContinueOnError)
 	var o options
-	flags.StringVar(&o.dist, "dist", "dist", "folder with signalbox-linux-ARCHITECTURE, which the image is written to")
+	flags.StringVar(&o.dist, "dist", "dist", "folder with PROGRAM-linux-ARCHITECTURE, which the image is written to")
+	flags.StringVar(&o.program, "program", "signalbox", "the program, which is the image's entrypoint")
 	flags.StringVar(&o.version, "version", "", "version that the image is tagged with")
 	flags.StringVar(&o.revision, "revision", "", "commit")
 	flags.StringVar(&o.reference, "name", "signalbox-dev/signalbox", "name of the image in the archives")
@@ -76,7 +80,7 @@ type images struct {
 }
 
 func makeImages(o options) (*images, error) {
-	programs, err := filepath.Glob(filepath.Join(o.dist, "signalbox-linux-*"))
+	programs, err := filepath.Glob(filepath.Join(o.dist, o.program+"-linux-*"))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +93,7 @@ func makeImages(o options) (*images, error) {
 		}
 		architecture := program[strings.LastIndex(program, "-")+1:]
 		img, err := image.Program{
-			File: program, Path: "/signalbox", Architecture: architecture, Labels: labels, Created: o.date,
+			File: program, Path: "/" + o.program, Architecture: architecture, Labels: labels, Created: o.date,
 		}.Build()
 		if err != nil {
 			return nil, err
@@ -107,7 +111,7 @@ func makeImages(o options) (*images, error) {
 		all = append(all, img)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("there is no signalbox-linux-ARCHITECTURE in %s; make image builds them", o.dist)
+		return nil, fmt.Errorf("there is no %s-linux-ARCHITECTURE in %s; make image builds them", o.program, o.dist)
 	}
 	made.index, err = image.Index(all, labels)
 	return made, err
@@ -117,7 +121,7 @@ func makeImages(o options) (*images, error) {
 func (o options) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	return map[string]string{
-		prefix + "title":         "signalbox",
+		prefix + "title":         path.Base(o.reference),
 		prefix + "description":   "Starts Kubeflow TrainJobs on Kueue's quota, exactly once",
 		prefix + "version":       o.version,
 		prefix + "revision":      o.revision,
@@ -129,25 +133,25 @@ func (o options) labels() map[string]string {
 }
 
 func (i *images) write(o options) error {
-	folder := filepath.Join(o.dist, "image")
+	folder := filepath.Join(o.dist, strings.Replace(path.Base(o.reference), "signalbox", "image", 1))
 	if err := os.RemoveAll(folder); err != nil {
 		return err
 	}
-	path, err := layout.Write(folder, empty.Index)
+	written, err := layout.Write(folder, empty.Index)
 	if err != nil {
 		return err
 	}
-	if err := path.AppendIndex(i.index, layout.WithAnnotations(
+	if err := written.AppendIndex(i.index, layout.WithAnnotations(
 		map[string]string{"org.opencontainers.image.ref.name": o.version})); err != nil {
 		return err
 	}
 	for _, m := range i.materials {
-		if err := path.AppendImage(m); err != nil {
+		if err := written.AppendImage(m); err != nil {
 			return err
 		}
 	}
 	for architecture, img := range i.platforms {
-		file := filepath.Join(o.dist, "signalbox-image-"+architecture+".tar")
+		file := filepath.Join(o.dist, path.Base(o.reference)+"-image-"+architecture+".tar")
 		if err := image.WriteArchive(file, o.reference+":"+o.version, img); err != nil {
 			return err
 		}
