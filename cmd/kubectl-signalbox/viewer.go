@@ -9,6 +9,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -55,6 +56,7 @@ type source struct {
 	// live asks the API server each time.
 	live   client.WithWatch
 	synced func(context.Context) bool
+	may    func(context.Context, authorizationv1.ResourceAttributes) (bool, error)
 	narrow bool
 }
 
@@ -82,7 +84,8 @@ func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*v
 		return nil, err
 	}
 	v.base.client = watches
-	v.source = source{live: s.client, synced: watches.Synced, narrow: len(watches.Lacks()) > 0}
+	v.source = source{live: s.client, synced: watches.Synced, may: watches.May, narrow: len(watches.Lacks()) > 0}
+	v.planner.within = ctx
 	return v, nil
 }
 

@@ -103,7 +103,8 @@ func (r *reports) point(name, text string, at time.Time) {
 		!known && len(r.curves) >= mostMetrics {
 		return // no number, or infinite: no curve has it
 	}
-	points := append(r.curves[name], page.Point{Time: at, Value: value})
+	points := r.curves[name]
+	points = append(points, page.Point{Time: at, Value: value})
 	if len(points) > mostPoints {
 		thin := points[:0]
 		for i := range points {

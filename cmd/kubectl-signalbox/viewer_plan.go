@@ -15,6 +15,8 @@ import (
 
 // planner computes when those that wait are expected to start, beside what is shown.
 type planner struct {
+	// within ends with the viewer.
+	within  context.Context
 	mu      sync.Mutex
 	last    *plans
 	running bool
@@ -55,7 +57,7 @@ func (p *planner) plan(k *known, done *watched.Changes) *plans {
 
 func (p *planner) make(k *known, done *watched.Changes) {
 	began := time.Now()
-	made := planOf(k, began)
+	made := planOf(p.within, k, began)
 	p.mu.Lock()
 	p.last, p.running = made, false
 	p.rests = time.Now().Add(planRest * time.Since(began))
@@ -64,14 +66,14 @@ func (p *planner) make(k *known, done *watched.Changes) {
 }
 
 // planOf follows the cluster three times.
-func planOf(k *known, now time.Time) *plans {
+func planOf(ctx context.Context, k *known, now time.Time) *plans {
 	p := &plans{at: now, count: k.count}
 	if !k.complete() {
 		p.why = "it needs all queues and Workloads, and all nodes and pods where a flavor has a topology, and you may not " +
 			"list these"
 		return p
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*planTime)
+	ctx, cancel := context.WithTimeout(ctx, 3*planTime)
 	defer cancel()
 	lengths := simulate.NewEstimates(k.Workloads, k.jobs, now)
 	for _, one := range []struct {

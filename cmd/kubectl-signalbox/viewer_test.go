@@ -43,17 +43,9 @@ func view(tr *trial, allowed bool) *viewer {
 	v := &viewer{look: look{cluster: "test", acts: true}}
 	v.base = *tr.session(genericiooptions.IOStreams{})
 	v.base.unprobed = true
-	v.source = source{
-		synced: func(context.Context) bool { return true },
-		live: interceptor.NewClient(tr.client, interceptor.Funcs{
-			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				if review, is := o.(*authorizationv1.SelfSubjectAccessReview); is {
-					review.Status.Allowed = allowed
-					return nil
-				}
-				return c.Create(ctx, o, opts...)
-			}}),
-	}
+	v.planner.within = tr.t.Context()
+	v.source = source{live: tr.client, synced: func(context.Context) bool { return true },
+		may: func(context.Context, authorizationv1.ResourceAttributes) (bool, error) { return allowed, nil }}
 	return v
 }
 
@@ -75,7 +67,7 @@ func get(t *testing.T, v *viewer, path string) serve.Answer {
 func text(t *testing.T, a serve.Answer) string {
 	t.Helper()
 	var b strings.Builder
-	if err := a.Content.Write(&b); err != nil {
+	if err := a.Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

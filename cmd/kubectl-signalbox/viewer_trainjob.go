@@ -22,7 +22,6 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/serve"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
-	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/watched"
 )
 
 // trainJob shows a TrainJob, its logs, or what an action would do; or it acts.
@@ -144,7 +143,7 @@ func (v *viewer) actions(ctx context.Context, job *api.TrainJob, e *explain.Expl
 	if !v.acts || errEnded(job) != nil {
 		return nil
 	}
-	may, err := watched.May(ctx, v.live, authorizationv1.ResourceAttributes{Verb: "patch", Namespace: job.Namespace,
+	may, err := v.may(ctx, authorizationv1.ResourceAttributes{Verb: "patch", Namespace: job.Namespace,
 		Group: trainerapi.GroupVersion.Group, Resource: "trainjobs", Name: job.Name})
 	if err != nil || !may {
 		return nil
@@ -311,7 +310,7 @@ func (v *viewer) consequences(
 		}
 		return append(all, "As things are, it "+views[0].becomes()+"."), nil
 	}
-	settled, err := simulate.Settle(ctx, k.Cluster.Without(client.ObjectKeyFromObject(wl)), time.Now())
+	settled, err := simulate.Settle(ctx, k.Without(client.ObjectKeyFromObject(wl)), time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -24,18 +24,9 @@ func drawPages(ctx context.Context, s *scene, plugin, folder string) error {
 	if err := s.apply(ctx, "page.yaml"); err != nil {
 		return err
 	}
-	if out, err := exec.CommandContext(
-		ctx,
-		s.kubectl,
-		"-n",
-		"vision",
-		"wait",
-		"trainjob/llama",
-		"trainjob/clip",
-		"trainjob/vit",
-		"--for=jsonpath={.status.state}=Running",
-		"--timeout=1m",
-	).CombinedOutput(); err != nil {
+	wait := exec.CommandContext(ctx, s.kubectl, "-n", "vision", "wait", "trainjob/llama", "trainjob/clip", "trainjob/vit",
+		"--for=jsonpath={.status.state}=Running", "--timeout=1m")
+	if out, err := wait.CombinedOutput(); err != nil {
 		return fmt.Errorf("waiting for TrainJobs to run: %w\n%s", err, out)
 	}
 	serving := exec.CommandContext(ctx, plugin, "dashboard", "--no-browser", "--namespace", "vision")

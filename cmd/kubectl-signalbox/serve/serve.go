@@ -120,7 +120,7 @@ func (s *Server) write(w http.ResponseWriter, a Answer) {
 	if a.Status != 0 {
 		w.WriteHeader(a.Status)
 	}
-	if err := a.Content.Write(w); err != nil {
+	if err := a.Write(w); err != nil {
 		_ = page.Content{Title: "Signalbox", View: page.Problem{Text: err.Error()}}.Write(w)
 	}
 }
@@ -180,7 +180,7 @@ func (s *Server) changes(w http.ResponseWriter, r *http.Request) {
 		_, err := w.Write([]byte(text))
 		return err == nil && out.Flush() == nil
 	}
-	count, next := viewer.Changes().Since()
+	_, next := viewer.Changes().Since()
 	for last := time.Now(); send(": \n\n"); {
 		changed := time.Since(last) > renewed
 		select {
@@ -195,6 +195,7 @@ func (s *Server) changes(w http.ResponseWriter, r *http.Request) {
 			s.Pool.Drop(user)
 			return
 		}
+		var count uint64
 		count, next = viewer.Changes().Since()
 		if changed {
 			last = time.Now()

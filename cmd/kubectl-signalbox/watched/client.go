@@ -105,6 +105,7 @@ func (c *Client) Lacks() []string {
 			rights = append(rights, "list and watch "+k.resource.String())
 		case own:
 			rights = append(rights, "list and watch "+k.resource.String()+" of all namespaces")
+		case all: // nothing is missing
 		}
 	}
 	return rights

@@ -115,7 +115,7 @@ func (c *Client) ask(ctx context.Context, object client.Object, options *cache.O
 // may reports whether the user may list and watch a resource.
 func (c *Client) may(ctx context.Context, resource schema.GroupResource, namespace string) (bool, error) {
 	for _, verb := range []string{"list", "watch"} {
-		may, err := May(ctx, c.WithWatch, authorizationv1.ResourceAttributes{Verb: verb, Group: resource.Group,
+		may, err := c.May(ctx, authorizationv1.ResourceAttributes{Verb: verb, Group: resource.Group,
 			Resource: resource.Resource, Namespace: namespace})
 		if err != nil || !may {
 			return false, err
@@ -124,12 +124,12 @@ func (c *Client) may(ctx context.Context, resource schema.GroupResource, namespa
 	return true, nil
 }
 
-// May asks the API server whether the user may do something.
-func May(ctx context.Context, c client.Client, what authorizationv1.ResourceAttributes) (bool, error) {
+// May reports whether the user may do something. The API server is asked at most once in Remembered.
+func (c *Client) May(ctx context.Context, what authorizationv1.ResourceAttributes) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
 	}
-	switch err := c.Create(ctx, review); {
+	switch err := c.memory.get("may "+what.String(), review, func() error { return c.Create(ctx, review) }); {
 	case apierrors.IsForbidden(err):
 		return false, nil
 	case err != nil:

@@ -1,0 +1,172 @@
+package watched
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// newClient returns a client for which pods are watched in namespace "team" alone, nodes not at all, namespaces
+// everywhere; and how often the API server was asked.
+func newClient(t *testing.T) (*Client, *int) {
+	t.Helper()
+	object := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	cached := fake.NewClientBuilder().WithObjects(
+		&corev1.Pod{ObjectMeta: object("team", "a")}, &corev1.Pod{ObjectMeta: object("other", "b")},
+		&corev1.Namespace{ObjectMeta: object("", "team")}, &corev1.Node{ObjectMeta: object("", "n")}).Build()
+	asked := 0
+	live := fake.NewClientBuilder().WithObjects(
+		&corev1.ConfigMap{ObjectMeta: object("team", "c")},
+	).WithInterceptorFuncs(
+		interceptor.Funcs{
+			Get: func(
+				ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption,
+			) error {
+				asked++
+				return c.Get(ctx, key, o, opts...)
+			},
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				asked++
+				return c.List(ctx, list, opts...)
+			},
+			Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+				asked++
+				review, is := o.(*authorizationv1.SelfSubjectAccessReview)
+				if !is {
+					return errors.New("it isn't asked for that")
+				}
+				review.Status.Allowed = review.Spec.ResourceAttributes.Namespace == "team"
+				return nil
+			},
+		},
+	).Build()
+	of := func(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
+	return &Client{
+		WithWatch: live, reader: cached, namespace: "team", memory: &memory{of: map[string]answer{}, now: time.Now},
+		kinds: map[schema.GroupVersionKind]kind{
+			of("Pod"): {
+				own,
+				schema.GroupResource{Resource: "pods"},
+			},
+			of("Node"):      {none, schema.GroupResource{Resource: "nodes"}},
+			of("Namespace"): {all, schema.GroupResource{Resource: "namespaces"}},
+		},
+	}, &asked
+}
+
+// TestScopes holds that a user reads what may be watched, and is refused the rest as by the API server.
+func TestScopes(t *testing.T) {
+	c, asked := newClient(t)
+	list := func(of client.ObjectList, opts ...client.ListOption) string {
+		switch err := c.List(t.Context(), of, opts...); {
+		case apierrors.IsForbidden(err):
+			return "forbidden"
+		case err != nil:
+			return err.Error()
+		}
+		return ""
+	}
+	var pods corev1.PodList
+	if got := list(
+		&pods,
+		client.InNamespace("team"),
+		client.Limit(1),
+	); got != "" || len(pods.Items) != 1 ||
+		pods.Continue != "" {
+		t.Errorf("%s, %+v", got, pods)
+	}
+	if got := list(&corev1.NamespaceList{}); got != "" {
+		t.Error(got)
+	}
+	for _, got := range []string{list(&pods), list(&pods, client.InNamespace("other")), list(&corev1.NodeList{})} {
+		if got != "forbidden" {
+			t.Errorf("%q", got)
+		}
+	}
+	for key, want := range map[client.ObjectKey]bool{
+		{Namespace: "team", Name: "a"}: true, {Namespace: "other", Name: "b"}: false,
+	} {
+		if err := c.Get(t.Context(), key, &corev1.Pod{}); (err == nil) != want || !want && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if *asked != 0 || len(c.Lacks()) != 2 {
+		t.Errorf("the API server was asked %d times; %v", *asked, c.Lacks())
+	}
+}
+
+// TestRemembered holds that what isn't watched is asked for once in a time, errors too.
+func TestRemembered(t *testing.T) {
+	c, asked := newClient(t)
+	now := time.Now()
+	c.memory.now = func() time.Time { return now }
+	for range 3 {
+		var cm corev1.ConfigMap
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "c"}, &cm); err != nil || cm.Name != "c" {
+			t.Errorf("%+v, %v", cm, err)
+		}
+		cm.Data = map[string]string{"changed": "by the caller"}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "none"}, &cm); !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+		var maps corev1.ConfigMapList
+		if err := c.List(t.Context(), &maps, client.InNamespace("team")); err != nil || len(maps.Items) != 1 {
+			t.Errorf("%+v, %v", maps, err)
+		}
+		for namespace, want := range map[string]bool{"team": true, "other": false} {
+			if may, err := c.May(
+				t.Context(),
+				authorizationv1.ResourceAttributes{Verb: "patch", Namespace: namespace},
+			); err != nil ||
+				may != want {
+				t.Errorf("%s: %t, %v", namespace, may, err)
+			}
+		}
+	}
+	if *asked != 5 {
+		t.Errorf("the API server was asked %d times", *asked)
+	}
+	now = now.Add(Remembered)
+	if err := c.Get(
+		t.Context(),
+		client.ObjectKey{Namespace: "team", Name: "c"},
+		&corev1.ConfigMap{},
+	); err != nil ||
+		*asked != 6 {
+		t.Errorf("%v, asked %d times", err, *asked)
+	}
+	for i := range 2 * mostRemembered {
+		key := client.ObjectKey{Namespace: "team", Name: string(rune('a' + i))}
+		_ = c.Get(t.Context(), key, &corev1.ConfigMap{}) // there is none
+	}
+	if len(c.memory.of) > mostRemembered {
+		t.Errorf("%d answers are kept", len(c.memory.of))
+	}
+}
+
+// TestChanges holds that one who waits hears of the next change.
+func TestChanges(t *testing.T) {
+	var c Changes
+	c.Add()
+	count, next := c.Since()
+	if count != 1 {
+		t.Error(count)
+	}
+	c.Add()
+	<-next
+	if count, _ := c.Since(); count != 2 {
+		t.Error(count)
+	}
+}
