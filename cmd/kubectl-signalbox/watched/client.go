@@ -72,7 +72,8 @@ func (c *Client) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 	return c.reader.Get(ctx, key, o, opts...)
 }
 
-// List implements client.Reader. Of kinds that are watched it returns all at once, whatever the limit.
+// List implements client.Reader. Of kinds that are watched it returns all at once, whatever the limit; what is in their
+// objects mustn't be changed.
 func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
 	k, is := c.watched(list)
@@ -83,7 +84,8 @@ func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...clien
 	case k.scope == none || k.scope == own && o.Namespace != c.namespace:
 		return c.forbidden(k, "")
 	}
-	err := c.reader.List(ctx, list, client.InNamespace(o.Namespace), selecting(o))
+	// What is listed is read only: ten thousand copies for each look would cost a second and a gigabyte.
+	err := c.reader.List(ctx, list, client.InNamespace(o.Namespace), selecting(o), client.UnsafeDisableDeepCopy)
 	list.SetContinue("") // a cache says of all lists that they don't go on here
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -24,8 +26,20 @@ type answer struct {
 	err    error
 }
 
-// mostRemembered bounds how many answers are kept.
-const mostRemembered = 256
+// mostRemembered bounds how many answers are kept, and outdated for how long: if the API server doesn't answer, old ones
+// are better than none.
+const (
+	mostRemembered = 256
+	outdated       = 10 * time.Minute
+)
+
+// into fills an object by an answer.
+func (a answer) into(o runtime.Object) error {
+	if a.err == nil {
+		copyInto(o, a.object)
+	}
+	return a.err
+}
 
 // get fills an object by an answer that is not too old, or else by asking.
 func (m *memory) get(key string, into runtime.Object, ask func() error) error {
@@ -33,12 +47,12 @@ func (m *memory) get(key string, into runtime.Object, ask func() error) error {
 	known, found := m.of[key]
 	m.mu.Unlock()
 	if found && m.now().Sub(known.at) < Remembered {
-		if known.err == nil {
-			copyInto(into, known.object)
-		}
-		return known.err
+		return known.into(into)
 	}
 	err := ask()
+	if found && err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return known.into(into) // the API server doesn't answer: what it has said last is shown
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget()
@@ -49,7 +63,7 @@ func (m *memory) get(key string, into runtime.Object, ask func() error) error {
 // forget drops what is too old, and all if that is too much still.
 func (m *memory) forget() {
 	for key, known := range m.of {
-		if m.now().Sub(known.at) >= Remembered {
+		if m.now().Sub(known.at) >= outdated {
 			delete(m.of, key)
 		}
 	}
