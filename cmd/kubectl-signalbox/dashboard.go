@@ -131,30 +131,30 @@ func serveLocal(ctx context.Context, s *session, config *rest.Config, cluster st
 	}()
 	fmt.Fprintf(s.streams.Out, "The page is at %s\nThe link works once. Press Ctrl-C to end.\n", guard.Link())
 	if !o.noBrowser {
-		remove, err := openBrowser(guard.Link())
+		dir, err := os.MkdirTemp("", "signalbox-") // of mode 0700
 		if err != nil {
-			fmt.Fprintf(s.streams.ErrOut, "Open the link in a browser; it can't be opened here: %v\n", err)
+			return fmt.Errorf("opening the browser: %w", err)
 		}
-		defer remove()
+		defer os.RemoveAll(dir)
+		go func() { // some browsers go on until they are closed
+			if err := openBrowser(dir, guard.Link()); err != nil {
+				fmt.Fprintf(s.streams.ErrOut, "Open the link in a browser; it can't be opened here: %v\n", err)
+			}
+		}()
 	}
 	return listen(ctx, l, guard, pool)
 }
 
 // openBrowser opens a link by a file that only the user can read: arguments of programs are seen by all users of a
-// machine. The function that it returns removes the file.
-func openBrowser(link string) (remove func(), err error) {
-	dir, err := os.MkdirTemp("", "signalbox-") // of mode 0700
-	if err != nil {
-		return func() {}, err
-	}
-	remove = func() { _ = os.RemoveAll(dir) }
+// machine.
+func openBrowser(dir, link string) error {
 	path := filepath.Join(dir, "open.html")
 	text := fmt.Sprintf(`<!doctype html><meta http-equiv="refresh" content="0; url=%s">`, html.EscapeString(link))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return remove, err
+		return err
 	}
 	browser.Stdout, browser.Stderr = os.Stderr, os.Stderr
-	return remove, browser.OpenFile(path)
+	return browser.OpenFile(path)
 }
 
 // Of the page in a cluster: how many users it has at once, and after how long the watches of one that is gone end.

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	"sigs.k8s.io/jobset/pkg/util/placement"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
@@ -173,17 +174,20 @@ func (s *session) events(ctx context.Context, f *explain.Facts) error {
 	for i := range f.Pods {
 		about.Insert("Pod/" + f.Pods[i].Name)
 	}
-	if f.JobSet != nil {
-		for _, rj := range f.JobSet.Spec.ReplicatedJobs {
-			for i := range int(rj.Replicas) {
-				about.Insert("Job/" + placement.GenJobName(f.JobSet.Name, rj.Name, i))
-			}
-		}
-	}
 	f.Events = utilslices.Pick(events.Items, func(e *corev1.Event) bool {
-		return about.Has(e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name)
+		return about.Has(e.InvolvedObject.Kind+"/"+e.InvolvedObject.Name) || e.InvolvedObject.Kind == "Job" &&
+			isJobOf(f.JobSet, e.InvolvedObject.Name)
 	})
 	return nil
+}
+
+// isJobOf reports whether a Job has a name of those of a JobSet (placement.GenJobName), which may have millions.
+func isJobOf(js *jobset.JobSet, name string) bool {
+	return js != nil && slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		index, found := strings.CutPrefix(name, js.Name+"-"+rj.Name+"-")
+		n, err := strconv.Atoi(index)
+		return found && err == nil && n >= 0 && n < int(rj.Replicas)
+	})
 }
 
 // webhookDown returns the name of a webhook for TrainJobs that doesn't answer; "" for none. It asks by a dry run of a

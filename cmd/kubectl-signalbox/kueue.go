@@ -51,11 +51,11 @@ func (s *session) useGates(ctx context.Context, config *kueueconfig.Configuratio
 	if s.gated {
 		return nil
 	}
-	s.gated = true
 	gates, err := installed.GateArguments(ctx, s.client, s.kueueNamespace)
 	if err != nil {
 		return err
 	}
+	s.gated = true
 	if len(gates) == 0 && config != nil {
 		gates = config.FeatureGates
 	}

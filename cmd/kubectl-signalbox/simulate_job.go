@@ -13,6 +13,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,12 +28,16 @@ import (
 	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
 	utilresource "sigs.k8s.io/kueue/pkg/util/resource"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/overrides/dialect"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
+
+// simulatedUID begins the UIDs of TrainJobs that aren't in the cluster.
+const simulatedUID = "simulated-"
 
 // simulatedJobs returns the TrainJob of a name, or those of a file unless it is "", changed as --set says.
 func (s *session) simulatedJobs(ctx context.Context, name, file string, changes []string) ([]*api.TrainJob, error) {
@@ -66,7 +71,7 @@ func (s *session) simulatedJobs(ctx context.Context, name, file string, changes 
 				job.Name += "-" + strconv.Itoa(i+1)
 			}
 		}
-		job.UID = types.UID(fmt.Sprintf("simulated-%d", i))
+		job.UID = types.UID(fmt.Sprintf("%s%d", simulatedUID, i))
 		job.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second)) // in their order
 		if err := errors.Join(set(job, changes), validate(job)); err != nil {
 			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
@@ -92,10 +97,11 @@ func set(job *api.TrainJob, changes []string) error {
 	return nil
 }
 
-// validate returns an error for what the API server or Signalbox's webhook rejects of what --set changes.
+// validate returns an error for what the API server or Signalbox's webhook rejects of what --set changes, and of what a
+// TrainJob waits for.
 func validate(job *api.TrainJob) error {
 	path := field.NewPath("spec", "trainer")
-	var errs field.ErrorList
+	errs := after.Check(job, field.NewPath("metadata", "annotations"))
 	if t := job.Spec.Trainer; t != nil {
 		if n := ptr.Deref(t.NumNodes, 1); n < 1 {
 			errs = append(errs, field.Invalid(path.Child("numNodes"), n, "must be 1 or more"))
@@ -212,7 +218,9 @@ func (s *session) simulatedWorkload(
 		return nil, err
 	}
 	priority, err := s.priority(ctx, job, sets)
-	wl.Spec.Priority = &priority
+	if wl.Spec.Priority = &priority; priority == 0 && is != nil {
+		wl.Spec.Priority = is.Spec.Priority // nothing else is known of its class
+	}
 	return wl, err
 }
 
@@ -267,7 +275,11 @@ func (q *queues) queueOf(job *api.TrainJob) (kueue.LocalQueueName, error) {
 func (s *session) priority(ctx context.Context, job *api.TrainJob, sets []kueue.PodSet) (int32, error) {
 	if name := job.Labels[constants.WorkloadPriorityClassLabel]; name != "" {
 		var class kueue.WorkloadPriorityClass
-		if err := s.client.Get(ctx, client.ObjectKey{Name: name}, &class); err != nil {
+		switch err := s.client.Get(ctx, client.ObjectKey{Name: name}, &class); {
+		case apierrors.IsForbidden(err):
+			s.lacks("get workloadpriorityclasses.kueue.x-k8s.io: of class " + name + ", priority 0 is assumed, or what it was")
+			return 0, nil
+		case err != nil:
 			return 0, fmt.Errorf("reading WorkloadPriorityClass %s: %w", name, err)
 		}
 		return class.Value, nil

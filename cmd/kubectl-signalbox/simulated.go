@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -79,7 +80,7 @@ const verdictBlocked simulate.Verdict = "Blocked"
 // blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed, or that runs after others;
 // nil for any other. One that was started and has no pods is Blocked, too, and has its quota.
 func blockedView(job *api.TrainJob, changed bool) *simulated {
-	if others := after.IndexOf(job); len(others) > 0 && !changed {
+	if others := runsAfter(job); len(others) > 0 && !changed {
 		return &simulated{Namespace: job.Namespace, Name: job.Name, Verdict: verdictBlocked,
 			Message: "it runs after " + strings.Join(others, ", ")}
 	}
@@ -91,6 +92,14 @@ func blockedView(job *api.TrainJob, changed bool) *simulated {
 		Namespace: job.Namespace, Name: job.Name, Verdict: verdictBlocked,
 		Message: c.Reason + ": " + c.Message,
 	}
+}
+
+// runsAfter returns the names of those that a TrainJob waits for. One that isn't created yet waits for all that it names.
+func runsAfter(job *api.TrainJob) []string {
+	if !strings.HasPrefix(string(job.UID), simulatedUID) {
+		return after.IndexOf(job)
+	}
+	return utilslices.Map(after.Of(job), func(d *after.Dependency) string { return d.Name })
 }
 
 // admissionOf returns the flavor of each resource, and the pods of each PodSet.

@@ -46,6 +46,7 @@ type viewer struct {
 	health  health
 	history history
 	planner planner
+	deeds   deeds
 
 	mu    sync.Mutex
 	known *known
@@ -73,7 +74,11 @@ func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*v
 	v.base.streams = genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}
 	v.base.unprobed = true
 	watches, err := watched.Open(ctx, config, s.client, watched.Options{
-		Kinds: watchedKinds(), Namespace: s.namespace, Failed: v.health.failed,
+		Kinds: watchedKinds(), Namespace: s.namespace, Failed: func(err error) {
+			if v.health.failed(err) {
+				v.changes.Add()
+			}
+		},
 		Changed: func(old, now any) {
 			v.history.add(old, now, time.Now())
 			v.objects.Add()

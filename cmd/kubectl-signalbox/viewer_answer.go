@@ -33,7 +33,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.Is(err, errNoView) || apierrors.IsNotFound(err):
 		return http.StatusNotFound
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) || errors.Is(err, errReadOnly):
 		return http.StatusForbidden
 	}
 	return http.StatusInternalServerError

@@ -16,6 +16,7 @@ type health struct {
 	since   *time.Time // the first error that no answer has followed
 	asked   time.Time
 	refused bool
+	revoked bool // a right to watch
 }
 
 // How often the API server is asked whether it answers, and takes the user's credentials: a watch that can't be resumed
@@ -25,17 +26,18 @@ const (
 	askLost  = 3 * time.Second
 )
 
-// failed notes that a watch has ended with an error.
-func (h *health) failed(err error) {
+// failed notes that a watch has ended with an error, and reports whether the API server is lost by it.
+func (h *health) failed(err error) (lost bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if apierrors.IsUnauthorized(err) {
-		h.refused = true
-	}
+	h.refused = h.refused || apierrors.IsUnauthorized(err)
+	h.revoked = h.revoked || apierrors.IsForbidden(err)
 	if h.since == nil && !answered(err) {
 		now := time.Now()
 		h.since = &now
+		return true
 	}
+	return false
 }
 
 // answered reports whether an error is an answer of the API server.
@@ -82,8 +84,11 @@ func (h *health) lost() *time.Time {
 func (h *health) expired() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.refused {
+	switch {
+	case h.refused:
 		return serve.ErrExpired
+	case h.revoked:
+		return serve.ErrRights
 	}
 	return nil
 }

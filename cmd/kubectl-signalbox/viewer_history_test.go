@@ -24,9 +24,10 @@ func TestHealth(t *testing.T) {
 		t.Error("it is asked at the wrong times")
 	}
 	h.failed(apierrors.NewForbidden(schema.GroupResource{Resource: "trainjobs"}, "", errors.New("no")))
-	if h.lost() != nil {
-		t.Error("a refusal is an answer")
+	if h.lost() != nil || !errors.Is(h.expired(), serve.ErrRights) {
+		t.Error("a refusal is an answer: what was read is no longer allowed")
 	}
+	h = health{}
 	h.failed(errors.New("connection refused"))
 	if h.lost() == nil || !h.due(at.Add(askAgain+askLost)) {
 		t.Error("it isn't lost")

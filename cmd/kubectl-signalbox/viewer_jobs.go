@@ -34,6 +34,7 @@ func (v *viewer) trainJobs(k *known, r serve.Request) serve.Answer {
 		)
 	})
 	skip, _ := strconv.Atoi(r.Values.Get("from"))
+	skip = min(max(skip, 0), len(k.jobs))
 	states := sets.New[string]()
 	for _, i := range order {
 		job := &k.jobs[i]

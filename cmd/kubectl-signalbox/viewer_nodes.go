@@ -71,8 +71,16 @@ func (v *viewer) nodes(ctx context.Context, k *known, _ serve.Request) (serve.An
 			TrainJobs: r.TrainJobs, Time: r.Time, Tainted: r.Tainted}
 	})}
 	avoided := utilslices.ToMap(rows, func(i int) (string, bool) { return rows[i].Node, true })
+	devices := sets.New[corev1.ResourceName]()
+	for _, quota := range nominal(k.ClusterQueues) {
+		for name := range quota {
+			if accelerator(name) {
+				devices.Insert(name)
+			}
+		}
+	}
 	view.Groups = groupsOf(k, nodes.Items, func(n *corev1.Node) (page.Node, resource.Quantity, resource.Quantity) {
-		return nodeOf(n, on[n.Name], avoided[n.Name])
+		return nodeOf(n, on[n.Name], devices, avoided[n.Name])
 	})
 	return shows("Nodes", append(s.missing, k.missing...), view), nil
 }
@@ -136,10 +144,12 @@ func placeOf(k *known, n *corev1.Node) []string {
 	return []string{"No flavor"}
 }
 
-// nodeOf returns a node with what is on its devices.
-func nodeOf(n *corev1.Node, pods []*corev1.Pod, avoided bool) (shown page.Node, total, free resource.Quantity) {
+// nodeOf returns a node with what is on its devices, of those that there is quota for.
+func nodeOf(
+	n *corev1.Node, pods []*corev1.Pod, devices sets.Set[corev1.ResourceName], avoided bool,
+) (shown page.Node, total, free resource.Quantity) {
 	for name, amount := range n.Status.Allocatable {
-		if accelerator(name) {
+		if devices.Has(name) {
 			total.Add(amount)
 		}
 	}
@@ -152,7 +162,7 @@ func nodeOf(n *corev1.Node, pods []*corev1.Pod, avoided bool) (shown page.Node, 
 			jobs.Insert(name)
 		}
 		resources.NewRequestsFromPodSpec(&p.Spec).ForEach(func(of corev1.ResourceName, amount int64) {
-			if !accelerator(of) || amount == 0 {
+			if !devices.Has(of) || amount == 0 {
 				return
 			}
 			if by[name] == nil {

@@ -12,6 +12,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/resources"
 	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
@@ -99,7 +100,10 @@ func parts(held []holding, of func(*holding) bool) (all []page.Part) {
 // flavorsOf shows each flavor's quota of all ClusterQueues, and what of it no node has.
 func flavorsOf(k *known, held []holding, nodes []corev1.Node, nodesRead bool) []page.Quota {
 	var all []page.Quota
-	quota := nominal(k.ClusterQueues)
+	quota, known := nominal(k.ClusterQueues), sets.New[corev1.ResourceName]()
+	for i := range nodes {
+		known.Insert(slices.Collect(maps.Keys(nodes[i].Status.Allocatable))...)
+	}
 	for i := range k.Cohorts {
 		for _, group := range k.Cohorts[i].Spec.ResourceGroups {
 			for _, fq := range group.Flavors {
@@ -128,7 +132,7 @@ func flavorsOf(k *known, held []holding, nodes []corev1.Node, nodesRead bool) []
 			}
 			offline := given.DeepCopy()
 			offline.Sub(there)
-			if offline.Cmp(given) > 0 || !nodesRead || offline.Sign() < 0 {
+			if !nodesRead || offline.Sign() < 0 || !known.Has(name) { // elsewhere, or no resource of nodes
 				offline = resource.Quantity{}
 			}
 			free := given.DeepCopy()

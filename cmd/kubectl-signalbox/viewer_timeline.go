@@ -228,6 +228,22 @@ func flavorsOn(a *kueue.Admission) []string {
 	return sets.List(sets.New(slices.Collect(maps.Values(flavors))...))
 }
 
+// nearest returns the lanes with what is nearest to now, in their order.
+func (l *lanes) nearest(all []page.Lane) []page.Lane {
+	away := func(lane *page.Lane) time.Duration {
+		least := time.Duration(math.MaxInt64)
+		for _, s := range lane.Spans {
+			least = min(least, max(s.From.Sub(l.Now), l.Now.Sub(s.To), 0))
+		}
+		return least
+	}
+	near := slices.Clone(all)
+	slices.SortStableFunc(near, func(a, b page.Lane) int { return cmp.Compare(away(&a), away(&b)) })
+	last := away(&near[mostLanes-1])
+	near = slices.DeleteFunc(all, func(lane page.Lane) bool { return away(&lane) > last })
+	return near[:mostLanes]
+}
+
 // timelines returns the lanes of each flavor, those that begin first first.
 func (l *lanes) timelines() []page.Timeline {
 	var all []page.Timeline
@@ -242,9 +258,8 @@ func (l *lanes) timelines() []page.Timeline {
 		slices.SortFunc(t.Lanes, func(a, b page.Lane) int {
 			return cmp.Or(a.Spans[0].From.Compare(b.Spans[0].From), cmp.Compare(a.Name, b.Name))
 		})
-		if len(t.Lanes) > mostLanes { // those nearest to the end of what is shown
-			t.More = len(t.Lanes) - mostLanes
-			t.Lanes = t.Lanes[t.More:]
+		if t.More = max(len(t.Lanes)-mostLanes, 0); t.More > 0 {
+			t.Lanes = l.nearest(t.Lanes)
 		}
 		all = append(all, t)
 	}

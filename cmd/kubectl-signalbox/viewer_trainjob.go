@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,11 +13,12 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
+	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
@@ -31,6 +33,10 @@ func (v *viewer) trainJob(ctx context.Context, k *known, r serve.Request) (serve
 	}
 	s := v.session(r.Path[1])
 	job, err := s.trainJob(ctx, r.Path[2])
+	if apierrors.IsForbidden(err) && v.narrow && s.namespace != v.base.namespace {
+		return serve.Answer{}, fmt.Errorf("namespace %s is shown, because you may not list all: choose namespace %s above: %w",
+			v.base.namespace, s.namespace, err)
+	}
 	if err != nil {
 		return serve.Answer{}, err
 	}
@@ -84,7 +90,9 @@ func (v *viewer) explained(ctx context.Context, s *session, job *api.TrainJob, k
 		view.Progress = status.ProgressPercentage
 	}
 	view.Curves = v.history.curves(job.UID)
-	return shows("TrainJob "+job.Namespace+"/"+job.Name, s.missing, view), nil
+	answer := shows("TrainJob "+job.Namespace+"/"+job.Name, s.missing, view)
+	answer.Said = v.deeds.told(job.UID)
+	return answer, nil
 }
 
 // detailsOf returns the tables of an explanation.
@@ -217,45 +225,35 @@ func endOfLog(ctx context.Context, in *session, p *corev1.Pod, container string)
 	return strings.ReplaceAll(text.String(), "\r\n", "\n"), nil
 }
 
-// Of an action: how long the browser waits for it, and how long it may take. A restart waits until pods have ended.
-const (
-	actWait = 5 * time.Second
-	actTime = 15 * time.Minute
-)
+// errReadOnly is for a page that changes nothing.
+var errReadOnly = errors.New("this page doesn't change TrainJobs")
 
 // act does what a verb of the plugin does, and shows the TrainJob.
 func (v *viewer) act(ctx context.Context, s *session, job *api.TrainJob, k *known, does verb) (serve.Answer, error) {
 	if !v.acts {
-		return serve.Answer{}, fmt.Errorf("this page doesn't change TrainJobs; use kubectl signalbox %s", does.name)
+		return serve.Answer{}, fmt.Errorf("%w; use kubectl signalbox %s", errReadOnly, does.name)
 	}
-	var said bytes.Buffer
-	s.streams.Out = &said
 	s.client = v.live // what is changed is read again: the watch may be behind
-	done := make(chan error, 1)
-	go func() {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime) // the browser may go meanwhile
-		defer cancel()
-		current, err := s.trainJob(within, job.Name)
-		var wl *kueue.Workload
-		if err == nil {
-			wl, err = s.workload(within, current)
-		}
-		if err == nil {
-			err = does.run(s, within, current, wl)
-		}
-		done <- err
-	}()
-	text := does.name + " goes on until its pods have ended; it is queued again then, as long as this page is served\n"
-	select {
-	case err := <-done:
+	says := does.name + " goes on until its pods have ended; it is queued again then, as long as this page is served"
+	over := v.deeds.begin(ctx, job.UID, says, func(ctx context.Context) (string, error) {
+		var said bytes.Buffer
+		s.streams.Out = &said
+		current, err := s.trainJob(ctx, job.Name)
 		if err != nil {
-			return serve.Answer{}, err
+			return "", err
 		}
-		text = said.String()
+		wl, err := s.workload(ctx, current)
+		if err == nil {
+			err = does.run(s, ctx, current, wl)
+		}
+		return said.String(), err
+	}, v.changes.Add)
+	select {
+	case <-over:
 	case <-time.After(actWait):
 	}
 	answer, err := v.explained(ctx, v.session(job.Namespace), job, k)
-	answer.Said = text
+	answer.Path = page.JobPath(job.Namespace, job.Name)
 	return answer, err
 }
 
@@ -301,6 +299,9 @@ func (v *viewer) consequences(
 	}
 	if wl == nil || !k.complete() {
 		return append(all, "What others get can't be said: that needs all queues and Workloads."), nil
+	}
+	if others := after.IndexOf(job); does == "resume" && len(others) > 0 {
+		return append(all, "It runs after "+strings.Join(others, ", ")+"."), nil
 	}
 	if does == "resume" {
 		views, err := s.simulate(ctx, []*api.TrainJob{job}, k.queues,

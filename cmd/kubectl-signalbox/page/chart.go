@@ -122,13 +122,13 @@ func (c Curve) Last() float64 { return c.Points[len(c.Points)-1].Value }
 // Line returns the points of an SVG's polyline in a field of 100 by 30.
 func (c Curve) Line() string {
 	low, high := c.Bounds()
-	of := high - low
+	low, of := low/2, high/2-low/2 // the difference of the greatest numbers is infinite
 	if of == 0 {
 		of = 1
 	}
 	points := make([]string, len(c.Points))
 	for i, p := range c.Points {
-		points[i] = fmt.Sprintf("%.2f,%.2f", c.X(p.Time), 29-28*(p.Value-low)/of)
+		points[i] = fmt.Sprintf("%.2f,%.2f", c.X(p.Time), 29-28*(p.Value/2-low)/of)
 	}
 	return strings.Join(points, " ")
 }

@@ -33,8 +33,6 @@ func Assets() fs.FS {
 
 // Frame is what surrounds all views.
 type Frame struct {
-	// Namespace is the one that is shown, if it has to be named because the user may not see all; "" otherwise.
-	Namespace string
 	// Release is Signalbox's version.
 	Release string
 	// Problem says why nothing is shown; "" if the view is to be loaded.
@@ -46,6 +44,10 @@ type Content struct {
 	Title string
 	// Cluster is the context's name or the API server's address.
 	Cluster string
+	// Namespace is the one that is shown, if it has to be named because the user may not see all; "" otherwise.
+	Namespace string
+	// Path is where the view is, if that isn't where it was asked for; "" otherwise.
+	Path string
 	// Missing are rights that would show more.
 	Missing []string
 	// Lost is since when the API server hasn't answered; nil if it does.

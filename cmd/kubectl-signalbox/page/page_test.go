@@ -104,7 +104,7 @@ func TestUntrusted(t *testing.T) {
 	for _, view := range views() {
 		var text strings.Builder
 		at := time.Now()
-		if err := (Content{Title: evil, Cluster: evil, Missing: []string{evil}, Lost: &at, Said: evil, View: view}).Write(
+		if err := (Content{Title: evil, Cluster: evil, Namespace: evil, Path: "/x", Missing: []string{evil}, Lost: &at, Said: evil, View: view}).Write(
 			&text,
 		); err != nil {
 			t.Errorf("%s: %v", view.template(), err)
@@ -119,7 +119,7 @@ func TestUntrusted(t *testing.T) {
 		}
 	}
 	var frame strings.Builder
-	if err := (Frame{Namespace: evil, Release: evil, Problem: evil}).Write(&frame); err != nil {
+	if err := (Frame{Release: evil, Problem: evil}).Write(&frame); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(frame.String(), "<script>") || strings.Contains(frame.String(), " style=") ||

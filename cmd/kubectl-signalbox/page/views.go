@@ -220,8 +220,6 @@ func (WhatIf) template() string { return "whatif.html" }
 type Nodes struct {
 	Groups  []Group
 	Avoided []Avoided
-	// GPUs is what is counted, such as nvidia.com/gpu.
-	Resources []string
 }
 
 // Group is nodes that are together: a flavor, a block, a rack.

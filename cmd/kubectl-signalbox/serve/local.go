@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -43,7 +44,7 @@ var (
 func NewLocal(address, namespace string) *Local {
 	_, port, _ := net.SplitHostPort(address)
 	return &Local{
-		hosts: []string{"127.0.0.1:" + port, "localhost:" + port}, cookie: "signalbox-" + port, namespace: namespace,
+		hosts: []string{"127.0.0.1:" + port}, cookie: "signalbox-" + port, namespace: namespace,
 		values: secrets{rand.Text(), rand.Text()}, secret: rand.Text(),
 	}
 }
@@ -87,8 +88,13 @@ func sameSite(r *http.Request) bool {
 
 // Admit implements Guard.
 func (l *Local) Admit(r *http.Request, data bool) (User, error) {
-	cookie, err := r.Cookie(l.cookie)
-	if err != nil || !same(cookie.Value, l.values.cookie) || data && !same(r.Header.Get(keyHeader), l.values.key) {
+	entered := slices.ContainsFunc(
+		r.CookiesNamed(l.cookie),
+		func(c *http.Cookie) bool { // others may have set more of them
+			return same(c.Value, l.values.cookie)
+		},
+	)
+	if !entered || data && !same(r.Header.Get(keyHeader), l.values.key) {
 		return User{}, errEnter
 	}
 	namespace := chosen(r)

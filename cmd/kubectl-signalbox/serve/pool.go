@@ -129,24 +129,24 @@ func (p *Pool) remove(name key, k *kept) {
 }
 
 // Drop closes a user's viewer, and forgets all that it has read.
-func (p *Pool) Drop(u User) {
+func (p *Pool) Drop(u User, v Viewer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if k := p.of[u.key()]; k != nil && k.ready() {
+	if k := p.of[u.key()]; k != nil && k.ready() && k.Viewer == v {
 		p.close(u.key(), k)
 	}
 }
 
-// Hold keeps a user's viewer until the function that it returns is called.
-func (p *Pool) Hold(u User) func() {
+// Hold returns a user's viewer, nil if there is none, and keeps it until the function that it returns is called.
+func (p *Pool) Hold(u User) (Viewer, func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.of[u.key()]
-	if k == nil {
-		return func() {}
+	if k == nil || !k.ready() || k.Viewer == nil {
+		return nil, nil
 	}
 	k.held++
-	return func() {
+	return k.Viewer, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		k.held, k.used = k.held-1, time.Now()

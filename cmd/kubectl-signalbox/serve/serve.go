@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
 )
 
@@ -58,7 +60,7 @@ func (s *Server) Handler() http.Handler {
 
 // view answers with the frame, or with a view for it.
 func (s *Server) view(w http.ResponseWriter, r *http.Request) {
-	data := r.Method != http.MethodGet || r.Header.Get("HX-Request") != "" || strings.HasSuffix(r.URL.Path, ".csv")
+	data := r.Method == http.MethodPost || r.Header.Get("HX-Request") != "" || strings.HasSuffix(r.URL.Path, ".csv")
 	user, err := s.Guard.Admit(r, data)
 	switch {
 	case err != nil && data:
@@ -69,21 +71,21 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) {
 		_ = page.Frame{Problem: err.Error()}.Write(w)
 		return
 	}
+	if !data {
+		_ = s.Frame.Write(w) // the browser is gone if that fails
+		return
+	}
 	viewer, err := s.Pool.Of(r.Context(), user)
+	if apierrors.IsUnauthorized(err) {
+		s.refuse(w, ErrExpired, http.StatusUnauthorized)
+		return
+	}
 	if err != nil {
 		s.refuse(w, err, http.StatusServiceUnavailable)
 		return
 	}
-	if !data {
-		frame := s.Frame
-		if viewer.Narrow() {
-			frame.Namespace = user.Namespace
-		}
-		_ = frame.Write(w) // the browser is gone if that fails
-		return
-	}
 	if err := viewer.Alive(r.Context()); err != nil {
-		s.Pool.Drop(user)
+		s.Pool.Drop(user, viewer)
 		s.refuse(w, err, http.StatusUnauthorized)
 		return
 	}
@@ -93,8 +95,11 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := viewer.Answer(
 		r.Context(),
-		Request{Path: segments(r.URL), Values: r.Form, Acts: r.Method != http.MethodGet},
+		Request{Path: segments(r.URL), Values: r.Form, Acts: r.Method == http.MethodPost},
 	)
+	if viewer.Narrow() {
+		answer.Namespace = user.Namespace
+	}
 	if answer.File.Type != "" {
 		w.Header().Set("Content-Type", answer.File.Type)
 		w.Header().Set("Content-Disposition", "attachment")
@@ -168,12 +173,12 @@ func (s *Server) changes(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err, http.StatusUnauthorized)
 		return
 	}
-	viewer, err := s.Pool.Of(r.Context(), user)
-	if err != nil {
-		s.refuse(w, err, http.StatusServiceUnavailable)
+	viewer, release := s.Pool.Hold(user)
+	if viewer == nil {
+		s.refuse(w, errEnter, http.StatusUnauthorized) // only a view, which needs the key, opens one
 		return
 	}
-	defer s.Pool.Hold(user)()
+	defer release()
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	send := func(text string) bool {
@@ -192,7 +197,7 @@ func (s *Server) changes(w http.ResponseWriter, r *http.Request) {
 		case <-time.After(beat):
 		}
 		if err := viewer.Alive(r.Context()); err != nil {
-			s.Pool.Drop(user)
+			s.Pool.Drop(user, viewer)
 			return
 		}
 		var count uint64

@@ -48,6 +48,9 @@ type Viewer interface {
 // ErrExpired is for credentials that are no longer valid.
 var ErrExpired = errors.New("your credentials are no longer valid; sign in again")
 
+// ErrRights is for rights that have changed: what was read with them is dropped.
+var ErrRights = errors.New("your rights have changed; load the page again")
+
 // Guard finds out whose a request is.
 type Guard interface {
 	// Source returns an error for a request that another site has sent.

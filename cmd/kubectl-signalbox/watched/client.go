@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,6 +111,3 @@ func (c *Client) Lacks() []string {
 	}
 	return rights
 }
-
-// unknown reports whether the cluster doesn't have a kind.
-func unknown(err error) bool { return apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -53,6 +54,9 @@ func (m *memory) get(key string, into runtime.Object, ask func() error) error {
 	if found && err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 		return known.into(into) // the API server doesn't answer: what it has said last is shown
 	}
+	if err != nil && !apierrors.IsForbidden(err) && !unknown(err) {
+		return err // the next one asks again
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget()
@@ -76,3 +80,6 @@ func (m *memory) forget() {
 func copyInto(to, from runtime.Object) {
 	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from.DeepCopyObject()).Elem())
 }
+
+// unknown reports whether the cluster doesn't have a kind.
+func unknown(err error) bool { return apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

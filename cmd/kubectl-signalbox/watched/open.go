@@ -56,7 +56,12 @@ func Open(ctx context.Context, config *rest.Config, c client.WithWatch, o Option
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc:    func(now any) { o.Changed(nil, now) },
 			UpdateFunc: o.Changed,
-			DeleteFunc: func(old any) { o.Changed(old, nil) },
+			DeleteFunc: func(old any) {
+				if gone, is := old.(toolscache.DeletedFinalStateUnknown); is {
+					old = gone.Obj
+				}
+				o.Changed(old, nil)
+			},
 		}); err != nil {
 			return nil, fmt.Errorf("watching %T: %w", object, err)
 		}

@@ -38,7 +38,10 @@
   function listen() {
     const changes = new EventSource("/changes");
     changes.addEventListener("changed", () => busy() || load());
-    changes.onopen = () => { document.getElementById("lost").hidden = true; };
+    changes.onopen = () => { // what has changed before is not told
+      document.getElementById("lost").hidden = true;
+      busy() || load();
+    };
     changes.onerror = () => { document.getElementById("lost").hidden = false; };
   }
 
@@ -50,6 +53,7 @@
     }
     const title = view().querySelector("[data-title]");
     if (title) document.title = title.dataset.title + " · Signalbox";
+    if (title && title.dataset.path) history.replaceState(null, "", title.dataset.path);
   }
 
   document.addEventListener("htmx:configRequest", (e) => Object.assign(e.detail.headers, key()));
@@ -102,7 +106,6 @@
   }
   enter().finally(() => {
     if ("entry" in view().dataset) return;
-    load();
-    listen();
+    load().finally(listen);
   });
 })();
