@@ -94,7 +94,8 @@ func blockedView(job *api.TrainJob, changed bool) *simulated {
 	}
 }
 
-// runsAfter returns the names of those that a TrainJob waits for. One that isn't created yet waits for all that it names.
+// runsAfter returns the names of those that a TrainJob waits for. One that isn't created yet waits for all that it
+// names.
 func runsAfter(job *api.TrainJob) []string {
 	if !strings.HasPrefix(string(job.UID), simulatedUID) {
 		return after.IndexOf(job)

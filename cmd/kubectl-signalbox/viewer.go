@@ -44,12 +44,17 @@ type viewer struct {
 	changes watched.Changes // of what is shown
 	objects watched.Changes // of what is read
 	health  health
-	history history
 	planner planner
-	deeds   deeds
+	past
 
 	mu    sync.Mutex
 	known *known
+}
+
+// past is what the page has seen, and done.
+type past struct {
+	history history
+	deeds   deeds
 }
 
 // source is what is read, and whether it has been.

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// deeds are what users do with TrainJobs on the page, one at a time for each: a restart that still waits for pods to end
-// must not undo a later stop.
+// deeds are what users do with TrainJobs on the page, one at a time for each: a restart that still waits for pods to
+// end must not undo a later stop.
 type deeds struct {
 	mu sync.Mutex
 	of map[types.UID]*deed

@@ -32,14 +32,13 @@ const mostWaiting = 20
 func (v *viewer) now(ctx context.Context, k *known, _ serve.Request) (serve.Answer, error) {
 	s := v.session("")
 	var nodes corev1.NodeList
-	nodesRead, err := s.list(ctx, &nodes, "nodes")
-	if err != nil {
+	if _, err := s.list(ctx, &nodes, "nodes"); err != nil {
 		return serve.Answer{}, err
 	}
 	held := heldBy(k)
 	view := page.Now{Cohorts: cohortsOf(k, held, v.planner.plan(k, &v.changes))}
 	if k.workloads == everywhere { // else what is shown as free would not be
-		view.Flavors = flavorsOf(k, held, nodes.Items, nodesRead)
+		view.Flavors = flavorsOf(k, held, nodes.Items)
 	}
 	for _, p := range preemptionRows(k.queues) {
 		view.Preemptions = append(
@@ -97,64 +96,61 @@ func parts(held []holding, of func(*holding) bool) (all []page.Part) {
 	return all
 }
 
-// flavorsOf shows each flavor's quota of all ClusterQueues, and what of it no node has.
-func flavorsOf(k *known, held []holding, nodes []corev1.Node, nodesRead bool) []page.Quota {
+// flavorsOf shows each flavor's quota of all ClusterQueues, and what of it no node has; nodes are none if the user may
+// not read them.
+func flavorsOf(k *known, held []holding, nodes []corev1.Node) []page.Quota {
 	var all []page.Quota
 	quota, known := nominal(k.ClusterQueues), sets.New[corev1.ResourceName]()
 	for i := range nodes {
 		known.Insert(slices.Collect(maps.Keys(nodes[i].Status.Allocatable))...)
 	}
+	known.Delete(corev1.ResourcePods) // Kueue counts pods as a resource of its own
 	for i := range k.Cohorts {
-		for _, group := range k.Cohorts[i].Spec.ResourceGroups {
-			for _, fq := range group.Flavors {
-				for _, rq := range fq.Resources {
-					quota[string(fq.Name)] = utilresource.MergeResourceListKeepSum(quota[string(fq.Name)],
-						corev1.ResourceList{rq.Name: rq.NominalQuota})
-				}
-			}
-		}
+		eachQuota(k.Cohorts[i].Spec.ResourceGroups, func(of kueue.ResourceFlavorReference, rq *kueue.ResourceQuota) {
+			quota[string(of)] = utilresource.MergeResourceListKeepSum(quota[string(of)],
+				corev1.ResourceList{rq.Name: rq.NominalQuota})
+		})
 	}
 	for i := range k.Flavors {
 		flavor := &k.Flavors[i]
 		has, _ := allocatable(nodes, flavor.Spec.NodeLabels)
 		for _, name := range slices.Sorted(maps.Keys(quota[flavor.Name])) {
-			used := resource.Quantity{}
-			for j := range held {
-				if held[j].fr == (resources.FlavorResource{Flavor: kueue.ResourceFlavorReference(flavor.Name), Resource: name}) {
-					used.Add(held[j].amount)
-				}
-			}
-			given := quota[flavor.Name][name]
-			row := page.Quota{Flavor: flavor.Name, Resource: string(name), Nominal: given.String(), Used: used.String()}
 			there := has[name]
-			if nodesRead && name == corev1.ResourcePods {
-				there = given // Kueue counts pods as a resource of its own
+			if !known.Has(name) {
+				there = quota[flavor.Name][name] // it is elsewhere, or no resource of nodes
 			}
-			offline := given.DeepCopy()
-			offline.Sub(there)
-			if !nodesRead || offline.Sign() < 0 || !known.Has(name) { // elsewhere, or no resource of nodes
-				offline = resource.Quantity{}
-			}
-			free := given.DeepCopy()
-			free.Sub(used)
-			if offline.Cmp(free) > 0 && free.Sign() >= 0 {
-				row.Others = append(row.Others, offline.String()+" offline, of which some is used")
-				offline = free.DeepCopy()
-			} else if offline.Sign() > 0 {
-				row.Others = append(row.Others, offline.String()+" offline: no node has it")
-			}
-			free.Sub(offline)
-			bar := parts(held, func(h *holding) bool { return string(h.fr.Flavor) == flavor.Name && h.fr.Resource == name })
-			row.Bar = barOf(
-				row,
-				given,
-				used,
-				append(bar, amountOf(free, "free", "free"), amountOf(offline, "offline", "offline")),
-			)
-			all = append(all, row)
+			all = append(all, flavorOf(flavor.Name, name, held, quota[flavor.Name][name], there))
 		}
 	}
 	return all
+}
+
+// flavorOf shows a resource of a flavor: so much is given, and so much is there on nodes.
+func flavorOf(flavor string, name corev1.ResourceName, held []holding, given, there resource.Quantity) page.Quota {
+	is := func(h *holding) bool { return string(h.fr.Flavor) == flavor && h.fr.Resource == name }
+	used := resource.Quantity{}
+	for i := range held {
+		if is(&held[i]) {
+			used.Add(held[i].amount)
+		}
+	}
+	row := page.Quota{Flavor: flavor, Resource: string(name), Nominal: given.String(), Used: used.String()}
+	offline, free := given.DeepCopy(), given.DeepCopy()
+	offline.Sub(there)
+	free.Sub(used)
+	switch {
+	case offline.Sign() <= 0:
+		offline = resource.Quantity{}
+	case offline.Cmp(free) > 0 && free.Sign() >= 0:
+		row.Others = append(row.Others, offline.String()+" offline, of which some is used")
+		offline = free.DeepCopy()
+	default:
+		row.Others = append(row.Others, offline.String()+" offline: no node has it")
+	}
+	free.Sub(offline)
+	row.Bar = barOf(row, given, used, append(parts(held, is), amountOf(free, "free", "free"),
+		amountOf(offline, "offline", "offline")))
+	return row
 }
 
 // amountOf returns a part that nobody holds.

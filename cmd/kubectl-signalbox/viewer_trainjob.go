@@ -31,19 +31,26 @@ func (v *viewer) trainJob(ctx context.Context, k *known, r serve.Request) (serve
 	if len(r.Path) < 3 || len(r.Path) > 4 {
 		return serve.Answer{}, fmt.Errorf("%w: name a TrainJob by /trainjobs/NAMESPACE/NAME", errNoView)
 	}
+	what := ""
+	if len(r.Path) == 4 {
+		what = r.Path[3]
+	}
 	s := v.session(r.Path[1])
 	job, err := s.trainJob(ctx, r.Path[2])
 	if apierrors.IsForbidden(err) && v.narrow && s.namespace != v.base.namespace {
-		return serve.Answer{}, fmt.Errorf("namespace %s is shown, because you may not list all: choose namespace %s above: %w",
+		return serve.Answer{}, fmt.Errorf("namespace %s is shown, because you may not list all; choose %s above: %w",
 			v.base.namespace, s.namespace, err)
 	}
 	if err != nil {
 		return serve.Answer{}, err
 	}
-	what := ""
-	if len(r.Path) == 4 {
-		what = r.Path[3]
-	}
+	return v.shown(ctx, s, job, k, what, r)
+}
+
+// shown shows what is asked for of a TrainJob, or acts.
+func (v *viewer) shown(
+	ctx context.Context, s *session, job *api.TrainJob, k *known, what string, r serve.Request,
+) (serve.Answer, error) {
 	act := slices.IndexFunc(verbs, func(verb verb) bool { return verb.name == what })
 	switch {
 	case act >= 0 && r.Acts:

@@ -73,30 +73,27 @@ func viewSpecs(who string) {
 			b.opens(path)
 			b.do(
 				chromedp.Click(`a[href$="/stop"]`, chromedp.ByQuery),
-				chromedp.WaitVisible("#view form button", chromedp.ByQuery),
+				chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery),
 			)
 			gomega.Expect(b.text()).To(gomega.And(gomega.ContainSubstring("its quota is free"),
 				gomega.ContainSubstring("these get quota at once: "+g.namespace+"/")))
 			b.accessible()
 			b.do(
-				chromedp.Click("#view form button", chromedp.ByQuery),
+				chromedp.Click("#view [hx-post] button", chromedp.ByQuery),
 				chromedp.WaitVisible("#view .said", chromedp.ByQuery),
 			)
 			gomega.Expect(b.text()).To(gomega.ContainSubstring("is stopping"))
 			b.opens(path)
 			gomega.Eventually(b.text, "20s").Should(gomega.ContainSubstring("Resume"))
+			b.opens(path + "/resume")
 			b.do(
-				chromedp.Click(`a[href$="/resume"]`, chromedp.ByQuery),
-				chromedp.WaitVisible("#view form button", chromedp.ByQuery),
-				chromedp.Click("#view form button", chromedp.ByQuery),
+				chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery),
+				chromedp.Click("#view [hx-post] button", chromedp.ByQuery),
 				chromedp.WaitVisible("#view .said", chromedp.ByQuery),
 			)
-			gomega.Eventually(
-				func() string { return get(ctx, g.trainJob("runs", "torch", 1)).Annotations[api.StopAnnotation] },
-			).
-				Should(
-					gomega.BeEmpty(),
-				)
+			gomega.Eventually(func() string {
+				return get(ctx, g.trainJob("runs", "torch", 1)).Annotations[api.StopAnnotation]
+			}).Should(gomega.BeEmpty())
 			gomega.Expect(b.found()).To(gomega.BeEmpty(), "errors in the browser")
 		},
 	)

@@ -104,7 +104,9 @@ func TestUntrusted(t *testing.T) {
 	for _, view := range views() {
 		var text strings.Builder
 		at := time.Now()
-		if err := (Content{Title: evil, Cluster: evil, Namespace: evil, Path: "/x", Missing: []string{evil}, Lost: &at, Said: evil, View: view}).Write(
+		content := Content{Title: evil, Cluster: evil, Namespace: evil, Path: "/x", Missing: []string{evil}, Lost: &at,
+			Said: evil, View: view}
+		if err := content.Write(
 			&text,
 		); err != nil {
 			t.Errorf("%s: %v", view.template(), err)

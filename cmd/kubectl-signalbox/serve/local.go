@@ -37,7 +37,6 @@ const keyHeader = "X-Signalbox-Key"
 var (
 	errHost   = errors.New("the page is served at another address")
 	errOrigin = errors.New("the request comes from another site")
-	errEnter  = errors.New("open the link that kubectl signalbox dashboard has printed; it works once, in one browser")
 )
 
 // NewLocal returns a guard for an address, such as 127.0.0.1:8427.

@@ -64,3 +64,6 @@ type Guard interface {
 
 // User is who asks, and for which namespace. Its Token is "" for the kubeconfig's user.
 type User struct{ Token, Namespace string }
+
+// errEnter is for a browser that has not entered.
+var errEnter = errors.New("open the link that kubectl signalbox dashboard has printed; it works once, in one browser")

@@ -27,8 +27,8 @@ type answer struct {
 	err    error
 }
 
-// mostRemembered bounds how many answers are kept, and outdated for how long: if the API server doesn't answer, old ones
-// are better than none.
+// mostRemembered bounds how many answers are kept, and outdated for how long: if the API server doesn't answer, old
+// ones are better than none.
 const (
 	mostRemembered = 256
 	outdated       = 10 * time.Minute
