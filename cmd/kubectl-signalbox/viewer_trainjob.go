@@ -31,10 +31,6 @@ func (v *viewer) trainJob(ctx context.Context, k *known, r serve.Request) (serve
 	if len(r.Path) < 3 || len(r.Path) > 4 {
 		return serve.Answer{}, fmt.Errorf("%w: name a TrainJob by /trainjobs/NAMESPACE/NAME", errNoView)
 	}
-	what := ""
-	if len(r.Path) == 4 {
-		what = r.Path[3]
-	}
 	s := v.session(r.Path[1])
 	job, err := s.trainJob(ctx, r.Path[2])
 	if apierrors.IsForbidden(err) && v.narrow && s.namespace != v.base.namespace {
@@ -44,13 +40,14 @@ func (v *viewer) trainJob(ctx context.Context, k *known, r serve.Request) (serve
 	if err != nil {
 		return serve.Answer{}, err
 	}
-	return v.shown(ctx, s, job, k, what, r)
+	return v.shown(ctx, s, job, k, r)
 }
 
 // shown shows what is asked for of a TrainJob, or acts.
 func (v *viewer) shown(
-	ctx context.Context, s *session, job *api.TrainJob, k *known, what string, r serve.Request,
+	ctx context.Context, s *session, job *api.TrainJob, k *known, r serve.Request,
 ) (serve.Answer, error) {
+	what := strings.Join(r.Path[3:], "/")
 	act := slices.IndexFunc(verbs, func(verb verb) bool { return verb.name == what })
 	switch {
 	case act >= 0 && r.Acts:
