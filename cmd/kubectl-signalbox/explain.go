@@ -41,6 +41,7 @@ func explainCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			facts.WebhookDown = s.webhookDown(ctx, job)
 			e := explain.Explain(facts)
 			e.Clusters = s.inClusters(ctx, facts)
 			if output != "" {

@@ -54,9 +54,6 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 		return nil, err
 	}
 	f.KueueSeen = s.kueueSeen(ctx)
-	if !s.unprobed {
-		f.WebhookDown = s.webhookDown(ctx, job)
-	}
 	f.Missing = s.missing
 	return f, nil
 }

@@ -53,8 +53,6 @@ type asked struct {
 	gated bool
 	// trainer is the cluster's; nil if it hasn't been asked for yet.
 	trainer *dialect.Dialect
-	// unprobed is set if webhooks aren't asked whether they answer.
-	unprobed bool
 }
 
 // newSession connects to the cluster that the flags name.

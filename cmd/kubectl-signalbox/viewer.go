@@ -77,7 +77,6 @@ type look struct {
 func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*viewer, error) {
 	v := &viewer{base: *s, look: l}
 	v.base.streams = genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}
-	v.base.unprobed = true
 	watches, err := watched.Open(ctx, config, s.client, watched.Options{
 		Kinds: watchedKinds(), Namespace: s.namespace, Failed: func(err error) {
 			if v.health.failed(err) {
@@ -94,7 +93,7 @@ func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*v
 		return nil, err
 	}
 	v.base.client = watches
-	v.source = source{live: s.client, synced: watches.Synced, may: watches.May, narrow: len(watches.Lacks()) > 0}
+	v.source = source{live: s.client, synced: watches.Synced, may: watches.May, narrow: watches.Narrow()}
 	v.planner.within = ctx
 	return v, nil
 }

@@ -42,7 +42,6 @@ status: {phase: Running, containerStatuses: [{name: node, restartCount: 2, state
 func view(tr *trial, allowed bool) *viewer {
 	v := &viewer{look: look{cluster: "test", acts: true}}
 	v.base = *tr.session(genericiooptions.IOStreams{})
-	v.base.unprobed = true
 	v.planner.within = tr.t.Context()
 	v.source = source{live: tr.client, synced: func(context.Context) bool { return true },
 		may: func(context.Context, authorizationv1.ResourceAttributes) (bool, error) { return allowed, nil }}

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -58,6 +59,11 @@ func (c *Cluster) parts() (all []*Cluster) {
 	return all
 }
 
+// has reports whether a ClusterQueue is in this part of the cluster.
+func (c *Cluster) has(name kueue.ClusterQueueReference) bool {
+	return slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) })
+}
+
 // turns follows a part of the cluster.
 func (c *Cluster) turns(ctx context.Context, lengths Lengths, now, horizon time.Time) ([]Turn, error) {
 	var turns []Turn
@@ -68,7 +74,8 @@ func (c *Cluster) turns(ctx context.Context, lengths Lengths, now, horizon time.
 	}
 	w := newWalk(c, lengths, now)
 	for i := range c.Workloads {
-		if wl := &c.Workloads[i]; holdsQuota(wl) {
+		wl := &c.Workloads[i] // it may be in two parts, if its LocalQueue leads elsewhere now
+		if holdsQuota(wl) && c.has(wl.Status.Admission.ClusterQueue) {
 			begin(wl, w.since[keyOf(wl)])
 		}
 	}
@@ -90,15 +97,20 @@ func (c *Cluster) turns(ctx context.Context, lengths Lengths, now, horizon time.
 				delete(open, p.Victim)
 			}
 		}
-		for _, key := range settled.Admitted {
-			begin(settled.Workload(key), w.at)
+		for i := range settled.Workloads {
+			wl := &settled.Workloads[i] // one that was preempted may have quota again at once
+			if _, found := open[keyOf(wl)]; !found && holdsQuota(wl) && c.has(wl.Status.Admission.ClusterQueue) {
+				begin(wl, w.at)
+			}
 		}
 		ended := w.next(settled)
 		if ended == nil {
 			return turns, nil
 		}
-		turns[open[*ended]].To = w.at
-		delete(open, *ended)
+		if i, found := open[*ended]; found {
+			turns[i].To = w.at
+			delete(open, *ended)
+		}
 		if w.at.After(horizon) {
 			return turns, nil
 		}

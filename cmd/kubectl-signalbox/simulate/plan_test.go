@@ -72,3 +72,36 @@ func TestAhead(t *testing.T) {
 		t.Errorf("what runs isn't in a plan without time: %+v, %v", cut, err)
 	}
 }
+
+// TestAheadMoved holds that one that is preempted and gets other quota at once has two turns, and one whose LocalQueue
+// leads elsewhere meanwhile has one.
+func TestAheadMoved(t *testing.T) {
+	c := newCluster()
+	c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 8}, flavorQuota{flavor: "b", nominal: 8})
+	c.queue("other", "", nil, flavorQuota{flavor: "c", nominal: 8})
+	c.queue("left", "", nil, flavorQuota{flavor: "d", nominal: 8})
+	c.runs("low", "q", "a", 0, 2, 4)
+	c.runs("moved", "left", "d", 0, 2, 4)
+	c.LocalQueues[2].Spec.ClusterQueue = "other"
+	high := c.waits("high", "q", 9, 2, 4)
+	high.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "a"}
+	plan, err := Ahead(t.Context(), c, hour, noon, noon.Add(24*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := map[string][]Turn{}
+	for _, turn := range plan.Turns {
+		turns[turn.Workload.Name] = append(turns[turn.Workload.Name], turn)
+		if turn.To.IsZero() {
+			t.Errorf("it has no end: %+v", turn)
+		}
+	}
+	low := turns["low"]
+	if len(low) != 2 || low[0].By != "high" || !low[0].To.Equal(noon) || low[1].By != "" || !low[1].From.Equal(noon) ||
+		low[1].Admission.PodSetAssignments[0].Flavors[gpu] != "b" {
+		t.Errorf("%+v", low)
+	}
+	if len(turns["moved"]) != 1 || len(turns["high"]) != 1 {
+		t.Errorf("%+v", turns)
+	}
+}

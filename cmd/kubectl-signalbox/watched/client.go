@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // scope is of which namespaces the user may watch a kind.
@@ -26,7 +30,8 @@ const (
 // kind is what is known of a kind that is watched.
 type kind struct {
 	scope
-	resource schema.GroupResource
+	namespaced bool
+	resource   schema.GroupResource
 }
 
 // Client reads watched kinds from the watches, and what else it is asked for from the API server, at most once in
@@ -71,8 +76,7 @@ func (c *Client) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 	return c.reader.Get(ctx, key, o, opts...)
 }
 
-// List implements client.Reader. Of kinds that are watched it returns all at once, whatever the limit; what is in their
-// objects mustn't be changed.
+// List implements client.Reader. Of kinds that are watched it returns all at once, whatever the limit.
 func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	o := (&client.ListOptions{}).ApplyOptions(opts)
 	k, is := c.watched(list)
@@ -83,10 +87,20 @@ func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...clien
 	case k.scope == none || k.scope == own && o.Namespace != c.namespace:
 		return c.forbidden(k, "")
 	}
-	// What is listed is read only: ten thousand copies for each look would cost a second and a gigabyte.
-	err := c.reader.List(ctx, list, client.InNamespace(o.Namespace), selecting(o), client.UnsafeDisableDeepCopy)
+	err := c.reader.List(ctx, list, append(shared(list), client.InNamespace(o.Namespace), selecting(o))...)
 	list.SetContinue("") // a cache says of all lists that they don't go on here
 	return err
+}
+
+// shared returns the option that objects of kinds of which there may be ten thousand aren't copied: copies for each look
+// would cost a second and a gigabyte. Nothing in these may be changed; others are copied, because even the text of a
+// quantity that is no value of a map is kept in it when it is first asked for.
+func shared(list client.ObjectList) []client.ListOption {
+	switch list.(type) {
+	case *api.TrainJobList, *kueue.WorkloadList, *corev1.PodList:
+		return []client.ListOption{client.UnsafeDisableDeepCopy}
+	}
+	return nil
 }
 
 // selecting returns the label selector of options.
@@ -97,17 +111,13 @@ func selecting(o *client.ListOptions) client.ListOption {
 	return client.MatchingLabelsSelector{Selector: o.LabelSelector}
 }
 
-// Lacks returns the rights to watch that the user lacks, such as "list nodes".
-func (c *Client) Lacks() []string {
-	var rights []string
+// Narrow reports whether the user may watch a kind in one namespace alone, or in none, so that it matters which namespace
+// is shown.
+func (c *Client) Narrow() bool {
 	for _, k := range c.kinds {
-		switch k.scope {
-		case none:
-			rights = append(rights, "list and watch "+k.resource.String())
-		case own:
-			rights = append(rights, "list and watch "+k.resource.String()+" of all namespaces")
-		case all: // nothing is missing
+		if k.namespaced && k.scope != all {
+			return true
 		}
 	}
-	return rights
+	return false
 }

@@ -56,12 +56,9 @@ func newClient(t *testing.T) (*Client, *int) {
 	return &Client{
 		WithWatch: live, reader: cached, namespace: "team", memory: &memory{of: map[string]answer{}, now: time.Now},
 		kinds: map[schema.GroupVersionKind]kind{
-			of("Pod"): {
-				own,
-				schema.GroupResource{Resource: "pods"},
-			},
-			of("Node"):      {none, schema.GroupResource{Resource: "nodes"}},
-			of("Namespace"): {all, schema.GroupResource{Resource: "namespaces"}},
+			of("Pod"):       {own, true, schema.GroupResource{Resource: "pods"}},
+			of("Node"):      {none, false, schema.GroupResource{Resource: "nodes"}},
+			of("Namespace"): {all, false, schema.GroupResource{Resource: "namespaces"}},
 		},
 	}, &asked
 }
@@ -102,8 +99,13 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
-	if *asked != 0 || len(c.Lacks()) != 2 {
-		t.Errorf("the API server was asked %d times; %v", *asked, c.Lacks())
+	if *asked != 0 || !c.Narrow() {
+		t.Errorf("the API server was asked %d times; narrow: %t", *asked, c.Narrow())
+	}
+	pod := corev1.SchemeGroupVersion.WithKind("Pod")
+	c.kinds[pod] = kind{all, true, c.kinds[pod].resource}
+	if c.Narrow() {
+		t.Error("nodes are of no namespace")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -36,7 +37,7 @@ func Open(ctx context.Context, config *rest.Config, c client.WithWatch, o Option
 	options := cache.Options{
 		Scheme: c.Scheme(), Mapper: c.RESTMapper(), ByObject: map[client.Object]cache.ByObject{},
 		DefaultTransform: slim, ReaderFailOnMissingInformer: true,
-		DefaultWatchErrorHandler: func(_ context.Context, r *toolscache.Reflector, err error) { o.Failed(err) },
+		DefaultWatchErrorHandler: func(_ context.Context, _ *toolscache.Reflector, err error) { o.Failed(err) },
 	}
 	for _, object := range o.Kinds {
 		if err := w.ask(ctx, object, &options); err != nil {
@@ -93,9 +94,9 @@ func (c *Client) ask(ctx context.Context, object client.Object, options *cache.O
 	if err != nil {
 		return fmt.Errorf("finding %s: %w", gvk.Kind, err)
 	}
-	k := kind{resource: mapping.Resource.GroupResource()}
+	k := kind{resource: mapping.Resource.GroupResource(), namespaced: mapping.Scope.Name() == apimeta.RESTScopeNameNamespace}
 	namespaces := []string{""}
-	if mapping.Scope.Name() == "namespace" {
+	if k.namespaced {
 		namespaces = append(namespaces, c.namespace)
 	}
 	for _, namespace := range namespaces {
