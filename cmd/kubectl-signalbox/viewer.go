@@ -47,8 +47,9 @@ type viewer struct {
 	planner planner
 	past
 
-	mu    sync.Mutex
-	known *known
+	mu     sync.Mutex
+	known  *known
+	asking sync.Mutex
 }
 
 // past is what the page has seen, and done.
@@ -77,6 +78,7 @@ type look struct {
 func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*viewer, error) {
 	v := &viewer{base: *s, look: l}
 	v.base.streams = genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}
+	v.base.open = opensOnce(s.open, v.base.streams)
 	watches, err := watched.Open(ctx, config, s.client, watched.Options{
 		Kinds: watchedKinds(), Namespace: s.namespace, Failed: func(err error) {
 			if v.health.failed(err) {
@@ -96,6 +98,29 @@ func newViewer(ctx context.Context, s *session, config *rest.Config, l look) (*v
 	v.source = source{live: s.client, synced: watches.Synced, may: watches.May, narrow: watches.Narrow()}
 	v.planner.within = ctx
 	return v, nil
+}
+
+// opensOnce returns how sessions with other clusters are opened: once, and they ask at most once in watched.Remembered.
+// Their simulations run with the feature gates of the viewer's own cluster, which are the process's.
+func opensOnce(
+	open func(string) (*session, error), streams genericiooptions.IOStreams,
+) func(string) (*session, error) {
+	var mu sync.Mutex
+	known := map[string]*session{}
+	return func(context string) (*session, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if known[context] == nil {
+			s, err := open(context)
+			if err != nil {
+				return nil, err
+			}
+			s.client, s.gated, s.streams = watched.Remembering(s.client), true, streams
+			known[context] = s
+		}
+		of := *known[context] // each request notes the rights that are missing by itself
+		return &of, nil
+	}
 }
 
 // Changes implements serve.Viewer.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -57,7 +58,15 @@ func (p *planner) plan(k *known, done *watched.Changes) *plans {
 
 func (p *planner) make(k *known, done *watched.Changes) {
 	began := time.Now()
-	made := planOf(p.within, k, began)
+	made := &plans{at: began, count: k.count}
+	func() {
+		defer func() { // Kueue's code isn't made for what isn't in a cluster yet: the page goes on without a plan
+			if fault := recover(); fault != nil {
+				made.why = fmt.Sprintf("the simulation has failed: %v", fault)
+			}
+		}()
+		made = planOf(p.within, k, began)
+	}()
 	p.mu.Lock()
 	p.last, p.running = made, false
 	p.rests = time.Now().Add(planRest * time.Since(began))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,9 @@ import (
 
 // mostAsked is how many TrainJobs one manifest may have: each is simulated on its own.
 const mostAsked = 20
+
+// askTime is how long a simulation may take.
+const askTime = 30 * time.Second
 
 // whatIf shows what would become of a TrainJob, of a manifest or of the cluster, with changes.
 func (v *viewer) whatIf(ctx context.Context, k *known, r serve.Request) (serve.Answer, error) {
@@ -51,6 +55,10 @@ func (v *viewer) whatIf(ctx context.Context, k *known, r serve.Request) (serve.A
 		view.Priorities = append(view.Priorities, classes.Items[i].Name)
 	}
 	if r.Acts {
+		ctx, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		v.asking.Lock() // a simulation uses a processor: one at a time for each user
+		defer v.asking.Unlock()
 		if err := v.ask(ctx, s, k, &view); err != nil {
 			view.Problem = err.Error() // what was written stays in the form
 		}

@@ -32,9 +32,16 @@ type kept struct {
 	cancel context.CancelFunc
 	used   time.Time
 	held   int // by streams
+	owner  key // the user, in whatever namespace
 }
 
-var errFull = errors.New("too many users have the page open; try again in a minute")
+// mostOfOne is how many namespaces one user looks at, each with watches of its own.
+const mostOfOne = 4
+
+var (
+	errFull = errors.New("too many users have the page open; try again in a minute")
+	errMany = errors.New("you look at too many namespaces at once; close some tabs, and try again")
+)
 
 // NewPool returns a pool whose viewers end with the context.
 func NewPool(
@@ -81,20 +88,35 @@ func (p *Pool) find(u User) (*kept, bool, error) {
 		k.used = time.Now()
 		return k, false, nil
 	}
-	if len(p.of) >= p.most && !p.makeRoom() {
+	owner := User{Token: u.Token}.key()
+	own := func(k *kept) bool { return k.owner == owner }
+	if p.count(own) >= mostOfOne && !p.makeRoom(own) {
+		return nil, false, errMany
+	}
+	if len(p.of) >= p.most && !p.makeRoom(func(*kept) bool { return true }) {
 		return nil, false, errFull
 	}
-	k := &kept{opened: make(chan struct{}), used: time.Now()}
+	k := &kept{opened: make(chan struct{}), used: time.Now(), owner: owner}
 	p.of[u.key()] = k
 	return k, true, nil
 }
 
-// makeRoom closes the one that nobody has asked for the longest time, if no stream holds it.
-func (p *Pool) makeRoom() bool {
+// count returns how many there are of some.
+func (p *Pool) count(of func(*kept) bool) (n int) {
+	for _, k := range p.of {
+		if of(k) {
+			n++
+		}
+	}
+	return n
+}
+
+// makeRoom closes, of some, the one that nobody has asked for the longest time, if no stream holds it.
+func (p *Pool) makeRoom(of func(*kept) bool) bool {
 	var oldest key
 	var found *kept
 	for name, k := range p.of {
-		if k.held == 0 && k.ready() && (found == nil || k.used.Before(found.used)) {
+		if of(k) && k.held == 0 && k.ready() && (found == nil || k.used.Before(found.used)) {
 			oldest, found = name, k
 		}
 	}

@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -134,8 +135,12 @@ func (s *Server) refuse(w http.ResponseWriter, err error, status int) {
 	s.write(w, Answer{Status: status, Content: page.Content{Title: "Signalbox", View: page.Problem{Text: err.Error()}}})
 }
 
-// namespaceCookie has the namespace that a user has chosen. It is no secret.
-const namespaceCookie = "signalbox-namespace"
+// namespaceCookie returns the name of the cookie that has the namespace that a user has chosen. It is no secret; but the
+// browser sends it to every port of the host.
+func namespaceCookie(r *http.Request) string {
+	_, port, _ := net.SplitHostPort(r.Host)
+	return strings.TrimSuffix("signalbox-namespace-"+port, "-")
+}
 
 // choose remembers the namespace that a user wants to see.
 func (s *Server) choose(w http.ResponseWriter, r *http.Request) {
@@ -143,14 +148,14 @@ func (s *Server) choose(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err, http.StatusUnauthorized)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: namespaceCookie, Value: url.QueryEscape(r.FormValue("namespace")), Path: "/",
+	http.SetCookie(w, &http.Cookie{Name: namespaceCookie(r), Value: url.QueryEscape(r.FormValue("namespace")), Path: "/",
 		HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
 // chosen returns the namespace that a user has chosen; "" for none.
 func chosen(r *http.Request) string {
-	cookie, err := r.Cookie(namespaceCookie)
+	cookie, err := r.Cookie(namespaceCookie(r))
 	if err != nil {
 		return ""
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -216,7 +217,7 @@ func TestTokens(t *testing.T) {
 	}
 	if status, text := view(
 		"bob",
-		"Cookie: signalbox-namespace=lab",
+		"Cookie: signalbox-namespace-8427=lab",
 	); status != 200 ||
 		!strings.Contains(text, "namespace lab, of bob") {
 		t.Errorf("%d, %s", status, text)
@@ -334,8 +335,31 @@ func TestPool(t *testing.T) {
 	if _, err := pool.Of(t.Context(), User{Token: "third"}); !errors.Is(err, errFull) {
 		t.Errorf("%v", err)
 	}
+	if _, err := pool.Of(t.Context(), User{Token: "held", Namespace: "other"}); !errors.Is(err, errFull) {
+		t.Errorf("%v", err)
+	}
 	release()
 	if name := <-ended; name != "held" {
 		t.Errorf("%s was closed", name)
+	}
+}
+
+// TestPoolOfOne holds that one user doesn't take the places of others, whatever namespaces are named.
+func TestPoolOfOne(t *testing.T) {
+	pool := NewPool(t.Context(), mostOfOne+1, time.Hour, func(_ context.Context, u User) (Viewer, error) {
+		return &shown{user: u}, nil
+	})
+	for i := range 3 * mostOfOne {
+		one := User{Token: "one", Namespace: strconv.Itoa(i)}
+		_, err := pool.Of(t.Context(), one)
+		if i >= mostOfOne && !errors.Is(err, errMany) || i < mostOfOne && err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+		if v, _ := pool.Hold(one); (v == nil) != (err != nil) {
+			t.Errorf("%d is held, though %v", i, err)
+		}
+	}
+	if _, err := pool.Of(t.Context(), User{Token: "another"}); err != nil {
+		t.Errorf("another: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package watched
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func newClient(t *testing.T) (*Client, *int) {
 	).Build()
 	of := func(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
 	return &Client{
-		WithWatch: live, reader: cached, namespace: "team", memory: &memory{of: map[string]answer{}, now: time.Now},
+		WithWatch: live, reader: cached, namespace: "team", memory: newMemory(),
 		kinds: map[schema.GroupVersionKind]kind{
 			of("Pod"):       {own, true, schema.GroupResource{Resource: "pods"}},
 			of("Node"):      {none, false, schema.GroupResource{Resource: "nodes"}},
@@ -170,5 +171,31 @@ func TestChanges(t *testing.T) {
 	<-next
 	if count, _ := c.Since(); count != 2 {
 		t.Error(count)
+	}
+}
+
+// TestAskedOnce holds that many who ask at once have the API server asked once, and that one who goes takes nobody along.
+func TestAskedOnce(t *testing.T) {
+	c, asked := newClient(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.memory.get("x", &corev1.ConfigMap{}, gone.Err); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			var cm corev1.ConfigMap
+			if err := c.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "c"}, &cm); err != nil || cm.Name != "c" {
+				t.Errorf("%+v, %v", cm, err)
+			}
+		})
+	}
+	all.Wait()
+	if *asked != 1 {
+		t.Errorf("it was asked %d times", *asked)
+	}
+	if err := c.memory.get("x", &corev1.ConfigMap{}, func() error { return nil }); err != nil {
+		t.Errorf("what another one's going has left: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/keymutex"
 )
 
 // Remembered is for how long an answer of the API server is taken for kinds that aren't watched.
@@ -16,15 +17,20 @@ const Remembered = 10 * time.Second
 
 // memory keeps answers of the API server for a time.
 type memory struct {
-	mu  sync.Mutex
-	of  map[string]answer
-	now func() time.Time
+	asking keymutex.KeyMutex // so that one asks, and others take its answer
+	mu     sync.Mutex
+	of     map[string]answer
+	now    func() time.Time
 }
 
 type answer struct {
 	at     time.Time
 	object runtime.Object
 	err    error
+}
+
+func newMemory() *memory {
+	return &memory{asking: keymutex.NewHashed(0), of: map[string]answer{}, now: time.Now}
 }
 
 // mostRemembered bounds how many answers are kept, and outdated for how long: if the API server doesn't answer, old
@@ -44,6 +50,8 @@ func (a answer) into(o runtime.Object) error {
 
 // get fills an object by an answer that is not too old, or else by asking.
 func (m *memory) get(key string, into runtime.Object, ask func() error) error {
+	m.asking.LockKey(key)
+	defer func() { _ = m.asking.UnlockKey(key) }() // it is locked
 	m.mu.Lock()
 	known, found := m.of[key]
 	m.mu.Unlock()

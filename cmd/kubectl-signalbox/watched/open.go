@@ -3,7 +3,6 @@ package watched
 import (
 	"context"
 	"fmt"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +32,7 @@ type Options struct {
 // Open watches until the context ends. It returns before all has been read; Synced waits for that.
 func Open(ctx context.Context, config *rest.Config, c client.WithWatch, o Options) (*Client, error) {
 	w := &Client{WithWatch: c, kinds: map[schema.GroupVersionKind]kind{}, namespace: o.Namespace,
-		memory: &memory{of: map[string]answer{}, now: time.Now}}
+		memory: newMemory()}
 	options := cache.Options{
 		Scheme: c.Scheme(), Mapper: c.RESTMapper(), ByObject: map[client.Object]cache.ByObject{},
 		DefaultTransform: slim, ReaderFailOnMissingInformer: true,
@@ -74,6 +73,9 @@ func Open(ctx context.Context, config *rest.Config, c client.WithWatch, o Option
 	}()
 	return w, nil
 }
+
+// Remembering returns a client that watches nothing, and asks the API server at most once in Remembered.
+func Remembering(c client.WithWatch) *Client { return &Client{WithWatch: c, memory: newMemory()} }
 
 // Synced waits until all that is watched has been read. It reports whether it has.
 func (c *Client) Synced(ctx context.Context) bool {

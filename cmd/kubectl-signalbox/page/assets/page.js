@@ -42,7 +42,10 @@
       document.getElementById("lost").hidden = true;
       busy() || load();
     };
-    changes.onerror = () => { document.getElementById("lost").hidden = false; };
+    changes.onerror = () => {
+      document.getElementById("lost").hidden = false;
+      if (changes.readyState === EventSource.CLOSED) setTimeout(listen, 5000); // it was refused
+    };
   }
 
   function dress() {
