@@ -210,7 +210,9 @@ func TestReport(t *testing.T) {
 		"held until it has. See whether the node's kubelet answers"
 	isBlocked := condition(api.ConditionBlocked, "X", "why")
 	isOverdue := condition(api.ConditionStopOverdue, "PodsRunning", message)
+	suspended := condition(trainerapi.TrainJobSuspended, trainerapi.TrainJobSuspendedReason, "TrainJob is suspended")
 	write := func(conditions []metav1.Condition, told ...events.Event) []step {
+		conditions = append(conditions, suspended) // which the Trainer has not written yet
 		return []step{
 			writeStatus{&api.TrainJobStatus{TrainJobStatus: trainerapi.TrainJobStatus{Conditions: conditions}}, told},
 		}

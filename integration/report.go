@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -27,7 +30,20 @@ func report(o *situation, p *plan) []step {
 	if equality.Semantic.DeepEqual(&o.job.Status, status) {
 		return nil
 	}
+	addSuspended(o.observed, status)
 	return []step{writeStatus{status: status, events: told}}
+}
+
+// addSuspended adds the Trainer's condition to the first status of a suspended TrainJob, if the Trainer has not written
+// it yet: a status without it is that of one that runs, for clients and by its state.
+func addSuspended(o *observed, status *api.TrainJobStatus) {
+	if ptr.Deref(o.job.Spec.Suspend, false) &&
+		apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) == nil {
+		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue, Reason: trainerapi.TrainJobSuspendedReason,
+			Message: constants.TrainJobSuspendedMessage, LastTransitionTime: metav1.NewTime(o.now),
+		})
+	}
 }
 
 // reportOverdue brings the condition StopOverdue up to date, and returns the event of one that is new.
