@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
 // newClient returns a client for which pods are watched in namespace "team" alone, nodes not at all, namespaces
@@ -197,5 +198,58 @@ func TestAskedOnce(t *testing.T) {
 	}
 	if err := c.memory.get("x", &corev1.ConfigMap{}, func() error { return nil }); err != nil {
 		t.Errorf("what another one's going has left: %v", err)
+	}
+}
+
+// TestLastAnswer holds that the last answer is taken if the API server has none, and that a refusal isn't overlooked.
+func TestLastAnswer(t *testing.T) {
+	now := time.Now()
+	m := newMemory()
+	m.now = func() time.Time { return now }
+	ask := func(err error) (string, error) {
+		var cm corev1.ConfigMap
+		err = m.get("x", &cm, func() error {
+			cm.Name = "answered"
+			return err
+		})
+		return cm.Name, err
+	}
+	lost := errors.New("connection refused")
+	if _, err := ask(lost); !errors.Is(err, lost) {
+		t.Error(err)
+	}
+	if name, err := ask(nil); err != nil || name != "answered" {
+		t.Error(name, err)
+	}
+	now = now.Add(Remembered)
+	if name, err := ask(lost); err != nil || name != "answered" {
+		t.Error(name, err)
+	}
+	if _, err := ask(apierrors.NewUnauthorized("expired")); !apierrors.IsUnauthorized(err) {
+		t.Error(err)
+	}
+	now = now.Add(outdated)
+	if _, err := ask(nil); err != nil || len(m.of) != 1 {
+		t.Error(err, m.of)
+	}
+}
+
+// TestSlim holds that a Workload keeps what is counted, and a label selects of what is watched.
+func TestSlim(t *testing.T) {
+	wl := &kueue.Workload{Spec: kueue.WorkloadSpec{PodSets: []kueue.PodSet{{Count: 2}}}}
+	template := &wl.Spec.PodSets[0].Template.Spec
+	template.Containers = []corev1.Container{{Name: "c", Args: []string{"--token=x"}, Image: "i"}}
+	if _, err := slim(wl); err != nil || template.Containers[0].Args != nil || template.Containers[0].Image != "i" ||
+		wl.Spec.PodSets[0].Count != 2 {
+		t.Errorf("%+v, %v", wl, err)
+	}
+	if other, err := slim("no object"); err != nil || other != "no object" {
+		t.Error(other, err)
+	}
+	c, _ := newClient(t)
+	var list corev1.PodList
+	if err := c.List(t.Context(), &list, client.InNamespace("team"), client.MatchingLabels{"a": "b"}); err != nil ||
+		len(list.Items) != 0 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
