@@ -29,7 +29,8 @@ func emptyCluster(t *testing.T) *rest.Config {
 			Versions: []metav1.GroupVersionForDiscovery{version}})
 	}
 	resources := func(version string, names ...string) metav1.APIResourceList {
-		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version}
+		list := metav1.APIResourceList{GroupVersion: version}
+		list.Kind, list.APIVersion = "APIResourceList", "v1"
 		for _, name := range names {
 			list.APIResources = append(list.APIResources, metav1.APIResource{Name: strings.ToLower(name) + "s",
 				SingularName: strings.ToLower(name), Kind: name, Namespaced: !strings.HasSuffix(name, "Review")})
@@ -37,7 +38,7 @@ func emptyCluster(t *testing.T) *rest.Config {
 		return list
 	}
 	answers := map[string]any{
-		"/api":                           metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
+		"/api":                           map[string]any{"kind": "APIVersions", "versions": []string{"v1"}},
 		"/apis":                          groups,
 		"/api/v1":                        resources("v1", "ConfigMap"),
 		"/apis/apps/v1":                  resources("apps/v1", "Deployment"),

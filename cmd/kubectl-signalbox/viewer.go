@@ -41,8 +41,7 @@ type viewer struct {
 	base session
 	look
 	source
-	changes watched.Changes // of what is shown
-	objects watched.Changes // of what is read
+	counts
 	health  health
 	planner planner
 	past
@@ -50,6 +49,12 @@ type viewer struct {
 	mu     sync.Mutex
 	known  *known
 	asking sync.Mutex
+}
+
+// counts are of changes.
+type counts struct {
+	changes watched.Changes // of what is shown
+	objects watched.Changes // of what is read
 }
 
 // past is what the page has seen, and done.

@@ -34,8 +34,9 @@ func TestLent(t *testing.T) {
 		reason, manifest string
 		gives, full      string
 	}{
-		"one lender":      {"nobody else has any", cohort("4", "8", ""), "4 lent", ""},
-		"either":          {"each has six unused, and four are borrowed", cohort("4", "2", ""), "between 0 and 4 lent", "between 0 and 4 lent"},
+		"one lender": {"nobody else has any", cohort("4", "8", ""), "4 lent", ""},
+		"either": {"each has six unused, and four are borrowed", cohort("4", "2", ""), "between 0 and 4 lent",
+			"between 0 and 4 lent"},
 		"most of one":     {"the other has one", cohort("4", "7", ""), "between 3 and 4 lent", "between 0 and 1 lent"},
 		"limited":         {"it lends two at most", cohort("4", "5", "2"), "between 1 and 2 lent", "between 2 and 3 lent"},
 		"nothing":         {"nobody borrows", cohort("0", "2", ""), "", ""},

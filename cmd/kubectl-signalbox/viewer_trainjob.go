@@ -15,10 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
-	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
@@ -274,54 +272,8 @@ func (v *viewer) confirm(
 	}
 	view := page.Confirm{Namespace: job.Namespace, Name: job.Name, Verb: does.name}
 	var err error
-	if view.Consequences, err = v.consequences(ctx, s, job, k, does.name); err != nil {
+	if view.Consequences, err = consequences(ctx, s, job, k, does.name); err != nil {
 		return serve.Answer{}, err
 	}
 	return shows(strings.ToUpper(does.name[:1])+does.name[1:]+" "+job.Namespace+"/"+job.Name, s.missing, view), nil
-}
-
-// consequences returns what will happen, by a simulation if the user may see what it needs.
-func (v *viewer) consequences(
-	ctx context.Context, s *session, job *api.TrainJob, k *known, does string,
-) ([]string, error) {
-	wl := k.index.WorkloadOf(job)
-	var all []string
-	switch {
-	case does == "resume":
-		all = append(all, "It is queued again, in its place by the time of its submission.")
-	case wl != nil && wl.Status.Admission != nil:
-		all = append(all, "Its pods get SIGTERM, and what it has computed since its last checkpoint is lost.",
-			"When they have ended, its quota is free.")
-	default:
-		all = append(all, "It is no longer considered.")
-	}
-	if does == "restart" {
-		all = append(
-			all,
-			"Then it is queued again, in its place by the time of its submission; others may get the quota first.",
-		)
-	}
-	if wl == nil || !k.complete() {
-		return append(all, "What others get can't be said: that needs all queues and Workloads."), nil
-	}
-	if others := after.IndexOf(job); does == "resume" && len(others) > 0 {
-		return append(all, "It runs after "+strings.Join(others, ", ")+"."), nil
-	}
-	if does == "resume" {
-		views, err := s.simulate(ctx, []*api.TrainJob{job}, k.queues,
-			simulateOptions{set: []string{"queue=" + string(wl.Spec.QueueName)}})
-		if err != nil {
-			return nil, err
-		}
-		return append(all, "As things are, it "+views[0].becomes()+"."), nil
-	}
-	settled, err := simulate.Settle(ctx, k.Without(client.ObjectKeyFromObject(wl)), time.Now())
-	if err != nil {
-		return nil, err
-	}
-	others := k.Owners(settled.Admitted)
-	if len(others) == 0 {
-		return append(all, "As things are, none of those that wait gets the quota at once."), nil
-	}
-	return append(all, "As things are, these get quota at once: "+strings.Join(others, ", ")+"."), nil
 }

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/page"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/serve"
@@ -61,9 +67,10 @@ func TestTimelineShown(t *testing.T) {
 func TestTeamsShown(t *testing.T) {
 	tr := newTrial(t, interceptor.Funcs{})
 	v := view(tr, true)
-	if teams := get(t, v, "/teams?since=90d&by=team,none").View.(page.Teams); teams.Problem == "" &&
-		len(teams.Columns) != 7 {
-		t.Errorf("%+v", teams)
+	teams := get(t, v, "/teams?since=90d&by=team,none").View.(page.Teams)
+	if teams.Problem != "" || len(teams.Columns) != 7 || len(teams.Rows) != 1 ||
+		len(teams.Rows[0].Bar.Segments) != 1 || teams.Rows[0].Cells[1] != "nvidia.com/gpu" {
+		t.Errorf("what runs now is counted: %+v", teams)
 	}
 	if err := tr.try("usage", "-A", "--since", "90d", "--by", "team", "-o", "csv"); err != nil {
 		t.Fatal(err)
@@ -108,5 +115,98 @@ func TestRights(t *testing.T) {
 	}
 	if failed := get(t, view(newTrial(t, broken()), true), "/"); failed.Status != 500 {
 		t.Errorf("%+v", failed)
+	}
+}
+
+// preempted waits again, because first was made room for.
+const preempted = `apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: wl-out, namespace: team, uid: wl-out}
+spec: {queueName: queue, active: true, priority: 0}
+status:
+  conditions:
+  - {type: Preempted, status: "True", reason: InClusterQueue, lastTransitionTime: "%s",
+     message: "Preempted to accommodate a workload (UID: wl-first, JobUID: first) due to prioritization"}`
+
+// TestPreemptionsShown holds that a timeline says who was preempted for whom, and that what runs now is never left out.
+func TestPreemptionsShown(t *testing.T) {
+	tr := newTrial(t, interceptor.Funcs{}, fmt.Sprintf(preempted, time.Now().UTC().Format(time.RFC3339)))
+	v := view(tr, true)
+	line := get(t, v, "/timeline").View.(page.Line)
+	var breaks []string
+	for _, lane := range line.Timelines[0].Lanes {
+		for _, s := range lane.Spans {
+			if s.Break != "" {
+				breaks = append(breaks, s.Break)
+			}
+		}
+	}
+	if len(breaks) != 1 || breaks[0] != "team/wl-out was preempted for team/first (InClusterQueue)" {
+		t.Errorf("%q", breaks)
+	}
+	now := time.Now()
+	l := newLanes(v.known, page.Axis{From: now.Add(-time.Hour), To: now.Add(100 * time.Hour), Now: now})
+	l.addPast(now)
+	for i := range 2 * mostLanes {
+		wl := kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("later-%d", i)}}
+		from := now.Add(time.Duration(i+1) * time.Minute)
+		l.add(&wl, []string{"a100"}, page.Span{Class: "will", From: from, To: from.Add(time.Hour)})
+	}
+	timeline := l.timelines()[0]
+	if len(timeline.Lanes) != mostLanes || timeline.More != mostLanes+2 || timeline.Lanes[0].Name != "team/first" {
+		t.Errorf("%d lanes, %d more, the first is %s", len(timeline.Lanes), timeline.More, timeline.Lanes[0].Name)
+	}
+}
+
+// TestLogsShown holds that the end of the log of a rank is shown.
+func TestLogsShown(t *testing.T) {
+	tr := newTrial(t, interceptor.Funcs{}, twoPods)
+	v := view(tr, true)
+	for path, want := range map[string]string{"": "node-0", "?rank=node-1-0": "node-1-0", "?rank=none": ""} {
+		logs := get(t, v, "/trainjobs/team/first/logs"+path).View.(page.Logs)
+		if len(logs.Ranks) != 2 || want != "" && (logs.Rank != want || len(logs.Containers) != 1 ||
+			logs.Containers[0].Text != "fake logs") || want == "" && len(logs.Containers) != 0 {
+			t.Errorf("%q: %+v", path, logs)
+		}
+	}
+	if logs := get(t, v, "/trainjobs/team/second/logs").View.(page.Logs); len(logs.Ranks) != 0 {
+		t.Errorf("%+v", logs)
+	}
+}
+
+// TestConsequences holds what is said before something is done.
+func TestConsequences(t *testing.T) {
+	tr := newTrial(t, interceptor.Funcs{}, chain, stalledJob[1:])
+	v := view(tr, true)
+	for path, want := range map[string]string{
+		"second/stop": "It is no longer considered", "second/resume": "waits on a100 for nvidia.com/gpu until team/first",
+		"first/restart": "others may get the quota first", "first/stop": "these get quota at once: team/second",
+		"third/resume": "It runs after chained, nobody", "chained/stop": "It is no longer considered",
+		"stalled/stop": "Its pods get SIGTERM", "stalled/resume": "It runs at once, outside quota",
+	} {
+		if shown := text(t, get(t, v, "/trainjobs/team/"+path)); !strings.Contains(shown, want) {
+			t.Errorf("%s doesn't say %q:\n%s", path, want, shown)
+		}
+	}
+}
+
+// TestDispatchedShown holds that a page says how a TrainJob is in the cluster that MultiKueue runs it in, or why that
+// isn't known.
+func TestDispatchedShown(t *testing.T) {
+	tr := newTrial(t, interceptor.Funcs{}, strings.TrimPrefix(away, "\n"))
+	worker := newTrial(t, interceptor.Funcs{}, strings.TrimPrefix(there, "\n"))
+	v := view(tr, true)
+	v.base.contexts = map[string]string{}
+	v.base.open = func(string) (*session, error) {
+		return worker.session(genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}), nil
+	}
+	shown := get(t, v, "/trainjobs/team/away").View.(page.TrainJob)
+	if len(shown.Clusters) != 1 || shown.Clusters[0].Cluster != "worker-1" || shown.Clusters[0].State != "Running" {
+		t.Errorf("%+v", shown.Clusters)
+	}
+	v.base.open = func(string) (*session, error) { return nil, errors.New("no such context") }
+	shown = get(t, v, "/trainjobs/team/away").View.(page.TrainJob)
+	if len(shown.Clusters) != 1 || !strings.Contains(shown.Clusters[0].Text, "--cluster worker-1=CONTEXT") {
+		t.Errorf("%+v", shown.Clusters)
 	}
 }

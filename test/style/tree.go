@@ -21,8 +21,8 @@ import (
 const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
-	maxProduct  = 46_600
-	maxTracked  = 1_050
+	maxProduct  = 46_800
+	maxTracked  = 1_055
 	maxFolders  = 16
 	maxMakefile = 14_000 // bytes, which are two screens
 	maxTargets  = 28     // of the Makefile, documented

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"io/fs"
 	"regexp"
 	"strings"
 	"testing"
@@ -199,5 +200,31 @@ func TestLink(t *testing.T) {
 	}
 	if got := JobPath("a/b", "../c"); got != "/trainjobs/a%2Fb/..%2Fc" {
 		t.Error(got)
+	}
+}
+
+// TestAssets holds that all that a page loads is embedded, and that names have their colours.
+func TestAssets(t *testing.T) {
+	var frame strings.Builder
+	if err := (Frame{}).Write(&frame); err != nil {
+		t.Fatal(err)
+	}
+	loads := regexp.MustCompile(`(?:src|href)="/assets/([^"]+)"`).FindAllStringSubmatch(frame.String(), -1)
+	if len(loads) < 4 {
+		t.Errorf("%v", loads)
+	}
+	for _, load := range loads {
+		if content, err := fs.ReadFile(Assets(), load[1]); err != nil || len(content) == 0 {
+			t.Errorf("%s: %v", load[1], err)
+		}
+	}
+	style, err := fs.ReadFile(Assets(), "style.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b", "vision/resnet"} {
+		if !strings.Contains(string(style), "."+Tint(name)+" {") {
+			t.Errorf("%s has colour %s", name, Tint(name))
+		}
 	}
 }

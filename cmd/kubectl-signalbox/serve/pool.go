@@ -40,7 +40,7 @@ const mostOfOne = 4
 
 var (
 	errFull = errors.New("too many users have the page open; try again in a minute")
-	errMany = errors.New("you look at too many namespaces at once; close some tabs, and try again")
+	errMany = errors.New("you have too many namespaces open at once; close some tabs, and try again")
 )
 
 // NewPool returns a pool whose viewers end with the context.

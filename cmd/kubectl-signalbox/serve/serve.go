@@ -135,8 +135,8 @@ func (s *Server) refuse(w http.ResponseWriter, err error, status int) {
 	s.write(w, Answer{Status: status, Content: page.Content{Title: "Signalbox", View: page.Problem{Text: err.Error()}}})
 }
 
-// namespaceCookie returns the name of the cookie that has the namespace that a user has chosen. It is no secret; but the
-// browser sends it to every port of the host.
+// namespaceCookie returns the name of the cookie that has the namespace that a user has chosen. It is no secret; but
+// the browser sends it to every port of the host.
 func namespaceCookie(r *http.Request) string {
 	_, port, _ := net.SplitHostPort(r.Host)
 	return strings.TrimSuffix("signalbox-namespace-"+port, "-")

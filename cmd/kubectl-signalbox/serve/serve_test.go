@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -307,59 +306,27 @@ func (s *stream) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestPool holds that viewers are closed when nobody asks for them, and that streams keep them.
-func TestPool(t *testing.T) {
-	ended := make(chan string, 10)
-	pool := NewPool(t.Context(), 2, 40*time.Millisecond, func(ctx context.Context, u User) (Viewer, error) {
-		context.AfterFunc(ctx, func() { ended <- u.Token })
-		return &shown{user: u}, nil
-	})
-	for _, token := range []string{"held", "idle"} {
-		if _, err := pool.Of(t.Context(), User{Token: token}); err != nil {
-			t.Fatal(err)
-		}
+// TestChoose holds that a namespace is chosen by those who have entered, and that there is no other way in by a token.
+func TestChoose(t *testing.T) {
+	guard := NewLocal("127.0.0.1:8427", "team")
+	h, _ := server(t, guard)
+	cookie := "Cookie: signalbox-8427=" + guard.values.cookie
+	form := "Content-Type: application/x-www-form-urlencoded"
+	status, text := ask(t, h, "POST", "/namespace", "namespace=lab", form)
+	if status != 401 || strings.Contains(text, "cookie") {
+		t.Errorf("%d %s", status, text)
 	}
-	_, release := pool.Hold(User{Token: "held"})
-	if v, _ := pool.Hold(User{Token: "unknown"}); v != nil {
-		t.Error("a stream has opened a viewer")
+	status, text = ask(t, h, "POST", "/namespace", "namespace=a%3Bb", form, cookie)
+	if status != 303 || !strings.Contains(text, "signalbox-namespace-8427=a%3Bb; Path=/; HttpOnly; SameSite=Strict") {
+		t.Errorf("%d %s", status, text)
 	}
-	if name := <-ended; name != "idle" {
-		t.Errorf("%s was closed", name)
+	_, text = ask(t, h, "GET", "/", "", "HX-Request: true", keyHeader+": "+guard.values.key,
+		cookie+"; signalbox-namespace-8427=lab; signalbox-namespace-9999=other")
+	if !strings.Contains(text, "namespace lab, of") {
+		t.Error(text)
 	}
-	if _, err := pool.Of(t.Context(), User{Token: "another"}); err != nil {
-		t.Fatal(err)
-	}
-	if v, _ := pool.Hold(User{Token: "another"}); v == nil {
-		t.Error("it isn't held")
-	}
-	if _, err := pool.Of(t.Context(), User{Token: "third"}); !errors.Is(err, errFull) {
-		t.Errorf("%v", err)
-	}
-	if _, err := pool.Of(t.Context(), User{Token: "held", Namespace: "other"}); !errors.Is(err, errFull) {
-		t.Errorf("%v", err)
-	}
-	release()
-	if name := <-ended; name != "held" {
-		t.Errorf("%s was closed", name)
-	}
-}
-
-// TestPoolOfOne holds that one user doesn't take the places of others, whatever namespaces are named.
-func TestPoolOfOne(t *testing.T) {
-	pool := NewPool(t.Context(), mostOfOne+1, time.Hour, func(_ context.Context, u User) (Viewer, error) {
-		return &shown{user: u}, nil
-	})
-	for i := range 3 * mostOfOne {
-		one := User{Token: "one", Namespace: strconv.Itoa(i)}
-		_, err := pool.Of(t.Context(), one)
-		if i >= mostOfOne && !errors.Is(err, errMany) || i < mostOfOne && err != nil {
-			t.Errorf("%d: %v", i, err)
-		}
-		if v, _ := pool.Hold(one); (v == nil) != (err != nil) {
-			t.Errorf("%d is held, though %v", i, err)
-		}
-	}
-	if _, err := pool.Of(t.Context(), User{Token: "another"}); err != nil {
-		t.Errorf("another: %v", err)
+	inCluster, _ := server(t, Tokens{})
+	if status, _ := ask(t, inCluster, "POST", "/enter", "x"); status != 404 {
+		t.Errorf("%d", status)
 	}
 }

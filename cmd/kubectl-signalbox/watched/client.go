@@ -92,9 +92,9 @@ func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return err
 }
 
-// shared returns the option that objects of kinds of which there may be ten thousand aren't copied: copies for each look
-// would cost a second and a gigabyte. Nothing in these may be changed; others are copied, because even the text of a
-// quantity that is no value of a map is kept in it when it is first asked for.
+// shared returns the option that objects of kinds of which there may be ten thousand aren't copied: copies for each
+// look would cost a second and a gigabyte. Nothing in these may be changed. Others are copied, because a quantity that is
+// no value of a map keeps its text when it is first asked for.
 func shared(list client.ObjectList) []client.ListOption {
 	switch list.(type) {
 	case *api.TrainJobList, *kueue.WorkloadList, *corev1.PodList:
@@ -111,8 +111,8 @@ func selecting(o *client.ListOptions) client.ListOption {
 	return client.MatchingLabelsSelector{Selector: o.LabelSelector}
 }
 
-// Narrow reports whether the user may watch a kind in one namespace alone, or in none, so that it matters which namespace
-// is shown.
+// Narrow reports whether the user may watch a kind in one namespace alone, or in none, so that it matters which
+// namespace is shown.
 func (c *Client) Narrow() bool {
 	for _, k := range c.kinds {
 		if k.namespaced && k.scope != all {

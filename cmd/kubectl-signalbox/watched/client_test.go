@@ -175,7 +175,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestAskedOnce holds that many who ask at once have the API server asked once, and that one who goes takes nobody along.
+// TestAskedOnce holds that many who ask at once have the API server asked once, and that one who goes takes nobody
+// along.
 func TestAskedOnce(t *testing.T) {
 	c, asked := newClient(t)
 	gone, cancel := context.WithCancel(t.Context())

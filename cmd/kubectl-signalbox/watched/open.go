@@ -96,7 +96,8 @@ func (c *Client) ask(ctx context.Context, object client.Object, options *cache.O
 	if err != nil {
 		return fmt.Errorf("finding %s: %w", gvk.Kind, err)
 	}
-	k := kind{resource: mapping.Resource.GroupResource(), namespaced: mapping.Scope.Name() == apimeta.RESTScopeNameNamespace}
+	k := kind{resource: mapping.Resource.GroupResource()}
+	k.namespaced = mapping.Scope.Name() == apimeta.RESTScopeNameNamespace
 	namespaces := []string{""}
 	if k.namespaced {
 		namespaces = append(namespaces, c.namespace)

@@ -172,7 +172,8 @@ func TestOpenRefused(t *testing.T) {
 		t.Error(err)
 	}
 	server.Close()
-	if _, err := Open(t.Context(), config, c, options); err == nil || !strings.Contains(err.Error(), "asking for your rights") {
+	_, err = Open(t.Context(), config, c, options)
+	if err == nil || !strings.Contains(err.Error(), "asking for your rights") {
 		t.Error(err)
 	}
 }
