@@ -93,8 +93,8 @@ func (c *Client) List(ctx context.Context, list client.ObjectList, opts ...clien
 }
 
 // shared returns the option that objects of kinds of which there may be ten thousand aren't copied: copies for each
-// look would cost a second and a gigabyte. Nothing in these may be changed. Others are copied, because a quantity that is
-// no value of a map keeps its text when it is first asked for.
+// look would cost a second and a gigabyte. Nothing in these may be changed. Others are copied, because a quantity that
+// is no value of a map keeps its text when it is first asked for.
 func shared(list client.ObjectList) []client.ListOption {
 	switch list.(type) {
 	case *api.TrainJobList, *kueue.WorkloadList, *corev1.PodList:
