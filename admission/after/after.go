@@ -177,6 +177,19 @@ func IndexOf(o client.Object) []string {
 	return names
 }
 
+// Pending returns the names of the TrainJobs that one waits for still: that they have ended as they have to isn't
+// noted.
+func Pending(job *api.TrainJob) []string {
+	var names []string
+	noted := notes(job)
+	for _, d := range waitsFor(job) {
+		if !d.When.holds(noted[d.Name]) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
 // EndOf returns how a TrainJob has ended; "" if it hasn't.
 func EndOf(job *api.TrainJob) When {
 	switch {

@@ -253,3 +253,14 @@ func TestGate(t *testing.T) {
 		}
 	}
 }
+
+// TestPending holds for whom one waits still.
+func TestPending(t *testing.T) {
+	for noted, want := range map[string]string{
+		"": "a b c", "a=ok": "b c", "a=failed": "a b c", "a=ok,b=there": "b c", "a=ok,b=gone,c=failed": "",
+	} {
+		if got := strings.Join(Pending(jobOf("job", "a=ok,b=any,c=failed", noted)), " "); got != want {
+			t.Errorf("%q: waits for %q, want %q", noted, got, want)
+		}
+	}
+}

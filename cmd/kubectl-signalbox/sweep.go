@@ -53,10 +53,6 @@ func sweepCommand(c *cli) *cobra.Command {
 // mostSwept is how many TrainJobs one sweep may have.
 const mostSwept = 1000
 
-// lane is for how many before it a TrainJob of a sweep with --at-most waits: for one alone, it would run beside those
-// before that when that is deleted.
-const lane = 8
-
 // variable is a name with the values that it takes.
 type variable struct {
 	name   string
@@ -84,11 +80,17 @@ func (s *session) sweep(ctx context.Context, o sweepOptions) error {
 	if err != nil {
 		return err
 	}
+	there, err := s.sweptBefore(ctx, job)
+	if err != nil {
+		return err
+	}
+	order := inLanes(jobs, there, o.atMost)
 	options, done := []client.CreateOption{fieldOwner}, "created"
 	if o.dryRun {
 		options, done = append(options, client.DryRunAll), "would be created"
 	}
-	for i, job := range slices.Backward(jobs) { // those that wait first: they see how all others have ended
+	for _, i := range slices.Backward(order) { // those that wait first: they see how all others have ended
+		job := jobs[i]
 		values := job.GetAnnotations()[api.SweepValuesAnnotation]
 		err := s.client.Create(ctx, job.DeepCopy(), options...)
 		said := done
@@ -206,31 +208,15 @@ func swept(job *unstructured.Unstructured, variables []variable, atMost int) ([]
 		slices.Reverse(env)
 		one := job.DeepCopy()
 		one.SetName(nameOf(job, i))
-		annotations := labels.Set{api.SweepValuesAnnotation: strings.Join(chosen, ",")}
-		if dependencies := dependenciesOf(job, i, atMost); dependencies != "" {
-			annotations[api.AfterAnnotation] = dependencies
-		}
 		one.SetLabels(labels.Merge(one.GetLabels(), ofSweep))
-		one.SetAnnotations(labels.Merge(one.GetAnnotations(), annotations))
+		one.SetAnnotations(labels.Merge(one.GetAnnotations(), labels.Set{
+			api.SweepValuesAnnotation: strings.Join(chosen, ",")}))
 		if err := setEnv(one, env); err != nil {
 			return nil, err
 		}
 		all = append(all, one)
 	}
 	return all, nil
-}
-
-// dependenciesOf returns what the TrainJob of a number runs after: those before it in its lane, and what the manifest
-// says.
-func dependenciesOf(job *unstructured.Unstructured, i, atMost int) string {
-	var all []string
-	for k := i - atMost; atMost > 0 && k >= 0 && len(all) < lane; k -= atMost {
-		all = append(all, nameOf(job, k)+"="+string(after.Any))
-	}
-	if before := job.GetAnnotations()[api.AfterAnnotation]; before != "" {
-		all = append(all, before)
-	}
-	return strings.Join(all, ",")
 }
 
 func nameOf(job *unstructured.Unstructured, i int) string {

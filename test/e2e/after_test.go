@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
+	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/admission/after"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -94,5 +97,43 @@ var _ = ginkgo.Describe("A TrainJob that runs after others", func() {
 		for _, tj := range []*api.TrainJob{prepare, last, cleans} {
 			gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 		}
+	})
+
+	ginkgo.It("keeps a sweep within --at-most when the same command creates what was deleted", func(ctx context.Context) {
+		if os.Getenv("SIGNALBOX_KUEUE") == "0.18" || !cluster.bundled() {
+			return // it isn't created, or the plugin is tried with the other Trainer
+		}
+		g := newGround(ctx, map[string]int64{"a100": 32})
+		g.runtime(ctx, "torch", "forever")
+		manifest := filepath.Join(ginkgo.GinkgoT().TempDir(), "job.yaml")
+		text, err := yaml.Marshal(g.trainJob("swept", "torch", 1))
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(os.WriteFile(manifest, []byte("apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\n"+
+			string(text)), 0o600)).To(gomega.Succeed())
+		sweep := func() {
+			ginkgo.GinkgoHelper()
+			answer := g.plugin(ctx, "user", "sweep", "-f", manifest, "--set", "x=1..4", "--at-most", "1")
+			gomega.Expect(answer.code).To(gomega.BeZero(), answer.err)
+		}
+		running := func() (names []string) {
+			for i := range 4 {
+				if tj := g.trainJob(fmt.Sprintf("swept-%d", i), "torch", 1); bound(ctx, tj)() > 0 {
+					names = append(names, tj.Name)
+				}
+			}
+			return names
+		}
+		sweep()
+		gomega.Eventually(running).Should(gomega.Equal([]string{"swept-0"}))
+		gomega.Expect(user.Delete(ctx, g.trainJob("swept-0", "torch", 1))).To(gomega.Succeed())
+		gomega.Eventually(running).Should(gomega.Equal([]string{"swept-1"}))
+		sweep()
+		again := get(ctx, g.trainJob("swept-0", "torch", 1))
+		gomega.Expect(again.Annotations[api.AfterAnnotation]).To(gomega.Equal("swept-3=any,swept-2=any,swept-1=any"))
+		gomega.Consistently(running, "5s").Should(gomega.Equal([]string{"swept-1"}))
+		for _, name := range []string{"swept-1", "swept-2", "swept-3"} {
+			gomega.Expect(user.Delete(ctx, g.trainJob(name, "torch", 1))).To(gomega.Succeed())
+		}
+		gomega.Eventually(running).Should(gomega.Equal([]string{"swept-0"}))
 	})
 })
