@@ -177,7 +177,7 @@ func refuseOwn(guarded []string, trainJob *api.TrainJob) field.ErrorList {
 		if _, found := trainJob.Annotations[name]; found {
 			refusals.WithLabelValues("annotation", "refused").Inc()
 			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),
-				"the annotation is written when the TrainJob starts; take it out of the manifest"))
+				"Signalbox alone writes this annotation; take it out of the manifest"))
 		}
 	}
 	if overrides.OwnIndex(trainJob) < 0 {

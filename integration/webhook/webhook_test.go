@@ -115,7 +115,7 @@ func TestValidate(t *testing.T) {
 		"own entry": {"it is ours", "user", "", manifest(queued, waiting+`,"runtimePatches":[`+ours+`]`),
 			"take it out of the manifest"},
 		"pin": {"it is ours", "user", "", manifest(annotated(queued, store.PinAnnotation, "x"), waiting),
-			"is written when the TrainJob starts"},
+			"Signalbox alone writes this annotation"},
 		"bad queue": {"it is no name", "user", "", manifest(strings.ReplaceAll(queued, `"queue"`, `"-"`), waiting),
 			"queue-name"},
 		"elastic": {"its Workload has one size", "user", "",
