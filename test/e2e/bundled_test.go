@@ -240,7 +240,7 @@ func bundledSpecs() {
 		})
 		g.runtime(ctx, "torch", "1s")
 		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring(
-			"the annotation is written when the TrainJob starts")))
+			"Signalbox alone writes this annotation")))
 	})
 
 	ginkgo.It("never runs a TrainJob again that has ended, whatever is deleted", func(ctx context.Context) {

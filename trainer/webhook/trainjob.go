@@ -164,7 +164,7 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	annotations := field.NewPath("metadata", "annotations")
 	if !rq.Trusted && rq.AnnotationChanged(store.PinAnnotation) {
 		return field.ErrorList{field.Forbidden(annotations.Key(store.PinAnnotation),
-			"the annotation is written when the TrainJob starts; take it out of the manifest")}
+			"Signalbox alone writes this annotation; take it out of the manifest")}
 	}
 	changed := maps.Clone(rq.New.Annotations)
 	maps.DeleteFunc(changed, func(key, _ string) bool { // what is stored keeps nobody from a stop

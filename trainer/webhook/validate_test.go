@@ -109,7 +109,7 @@ func TestValidate(t *testing.T) {
 		"reserved variables": {"Trainer's plugins are asked", "torch", "", "spec: {trainer: {env: [{name: PET_NNODES, " +
 			"value: x}]}}", user, nil, "must not have reserved envs", ""},
 		"brings a pin": {"what is pinned is run", "torch", "", forged, user, nil,
-			"metadata.annotations[signalbox.dev/runtime]: Forbidden: the annotation is written when the TrainJob starts", ""},
+			"metadata.annotations[signalbox.dev/runtime]: Forbidden: Signalbox alone writes this annotation", ""},
 		"changes the pin": {"what is pinned is run", "torch", pin + stopped, forged + stopped, user, nil,
 			"metadata.annotations[signalbox.dev/runtime]: Forbidden", ""},
 		"pinned by us": {"it starts", "torch", stopped, pin + started, self, nil, "", ""},
