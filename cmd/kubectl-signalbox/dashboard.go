@@ -74,12 +74,8 @@ func dashboardCommand(c *cli, flags *genericclioptions.ConfigFlags) *cobra.Comma
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "don't offer to stop, resume and restart TrainJobs")
 	cmd.Flags().BoolVar(&o.tokens, "tokens", false, "serve in a cluster, with the bearer token of each request")
 	cmd.Flags().StringVar(&o.listen, "listen", ":8427", "address to listen on with --tokens")
-	cmd.Flags().StringVar(
-		&o.cert,
-		"tls-cert-file",
-		"",
-		"certificate to serve with --tokens; without one, it is served over HTTP",
-	)
+	cmd.Flags().StringVar(&o.cert, "tls-cert-file", "",
+		"certificate to serve with --tokens; without one, it is served over HTTP")
 	cmd.Flags().StringVar(&o.key, "tls-private-key-file", "", "its key")
 	cmd.Flags().BoolVar(&o.acts, "allow-changes", false, "offer to stop, resume and restart TrainJobs with --tokens")
 	return cmd

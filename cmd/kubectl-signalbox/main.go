@@ -59,19 +59,8 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 // commands returns the commands that work with TrainJobs of a cluster.
 func (c *cli) commands() []*cobra.Command {
 	all := []*cobra.Command{
-		listCommand(
-			c,
-		),
-		topCommand(c),
-		nodesCommand(c),
-		explainCommand(c),
-		simulateCommand(c),
-		logsCommand(c),
-		waitCommand(c),
-		sweepCommand(c),
-		usageCommand(c),
-		doctorCommand(c),
-		versionCommand(c),
+		listCommand(c), topCommand(c), nodesCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
+		sweepCommand(c), usageCommand(c), doctorCommand(c), versionCommand(c),
 	}
 	for _, v := range verbs {
 		all = append(all, controlCommand(c, v))

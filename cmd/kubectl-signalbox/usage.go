@@ -57,12 +57,8 @@ func usageCommand(c *cli) *cobra.Command {
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "show the usage of all namespaces")
 	cmd.Flags().StringVar(&o.since, "since", "7d",
 		"how far to look back, such as 7d or 36h: from the beginning of that day on")
-	cmd.Flags().StringSliceVar(
-		&o.by,
-		"by",
-		[]string{"queue", "team"},
-		"what to add up by: "+strings.Join(dimensions, ","),
-	)
+	cmd.Flags().StringSliceVar(&o.by, "by", []string{"queue", "team"},
+		"what to add up by: "+strings.Join(dimensions, ","))
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensions, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1d", "7d", "30d", "90d"},
 		cobra.ShellCompDirectiveNoFileComp))

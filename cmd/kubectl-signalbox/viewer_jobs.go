@@ -27,11 +27,8 @@ func (v *viewer) trainJobs(k *known, r serve.Request) serve.Answer {
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		one, other := &k.jobs[a], &k.jobs[b]
-		return cmp.Or(
-			other.CreationTimestamp.Compare(one.CreationTimestamp.Time),
-			cmp.Compare(one.Namespace, other.Namespace),
-			cmp.Compare(one.Name, other.Name),
-		)
+		return cmp.Or(other.CreationTimestamp.Compare(one.CreationTimestamp.Time),
+			cmp.Compare(one.Namespace, other.Namespace), cmp.Compare(one.Name, other.Name))
 	})
 	skip, _ := strconv.Atoi(r.Values.Get("from"))
 	skip = min(max(skip, 0), len(k.jobs))

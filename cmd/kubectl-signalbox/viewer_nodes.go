@@ -188,10 +188,8 @@ func nodeOf(
 	shown = page.Node{Name: n.Name, State: stateOf(n, avoided),
 		Total: fmt.Sprintf("%s of %s free", free.String(), total.String())}
 	if free.Sign() > 0 {
-		parts = append(
-			parts,
-			page.Part{Amount: free.AsApproximateFloat64(), Class: "free", Title: free.String() + " free"},
-		)
+		parts = append(parts,
+			page.Part{Amount: free.AsApproximateFloat64(), Class: "free", Title: free.String() + " free"})
 	}
 	shown.Bar = page.NewBar(shown.Name+": "+shown.Total, total.AsApproximateFloat64(), 0, parts)
 	return shown, total, free

@@ -41,10 +41,8 @@ func (v *viewer) now(ctx context.Context, k *known, _ serve.Request) (serve.Answ
 		view.Flavors = flavorsOf(k, held, nodes.Items)
 	}
 	for _, p := range preemptionRows(k.queues) {
-		view.Preemptions = append(
-			view.Preemptions,
-			page.Preemption{Namespace: p.Namespace, Name: p.Name, By: p.By, Why: p.Why},
-		)
+		view.Preemptions = append(view.Preemptions,
+			page.Preemption{Namespace: p.Namespace, Name: p.Name, By: p.By, Why: p.Why})
 	}
 	if p := v.planner.plan(k, &v.changes); p != nil && p.mid != nil {
 		view.Planned, view.Incomplete = &p.at, !p.mid.Complete
@@ -165,12 +163,8 @@ func barOf(row page.Quota, given, used resource.Quantity, parts []page.Part) pag
 		sum += parts[i].Amount
 		total = max(total, sum)
 	}
-	return page.NewBar(
-		fmt.Sprintf("%s of %s %s of %s used", used.String(), given.String(), row.Resource, row.Flavor),
-		total,
-		given.AsApproximateFloat64(),
-		parts,
-	)
+	return page.NewBar(fmt.Sprintf("%s of %s %s of %s used", used.String(), given.String(), row.Resource, row.Flavor),
+		total, given.AsApproximateFloat64(), parts)
 }
 
 // cohortsOf shows the quota and the line of each ClusterQueue, by cohort trees.

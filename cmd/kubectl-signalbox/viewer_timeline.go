@@ -54,10 +54,8 @@ func (v *viewer) timeline(_ context.Context, k *known, r serve.Request) (serve.A
 	of := time.Duration(view.Back+view.Ahead) * time.Hour
 	by := time.Duration(shift * float64(of)).Truncate(time.Minute)
 	if shift != 0 {
-		view.Choices = append(
-			view.Choices,
-			page.Choice{Text: "now", Href: page.Link("/timeline", "hours", strconv.Itoa(view.Ahead))},
-		)
+		view.Choices = append(view.Choices,
+			page.Choice{Text: "now", Href: page.Link("/timeline", "hours", strconv.Itoa(view.Ahead))})
 	}
 	minute := now.Truncate(time.Minute) // the view changes once a minute if nothing else does
 	view.Axis = page.Axis{From: minute.Add(by - time.Duration(view.Back)*time.Hour),

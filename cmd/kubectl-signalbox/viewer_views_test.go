@@ -77,10 +77,7 @@ func TestTeamsShown(t *testing.T) {
 	}
 	file := get(t, v, "/teams.csv?since=90d&by=team").File
 	titles, _, _ := strings.Cut(string(file.Data), "\n")
-	if printed, _, _ := strings.Cut(
-		tr.out.String(),
-		"\n",
-	); titles != printed ||
+	if printed, _, _ := strings.Cut(tr.out.String(), "\n"); titles != printed ||
 		file.Type != "text/csv; charset=utf-8" {
 		t.Errorf("%s is exported, %s printed", titles, printed)
 	}
@@ -106,10 +103,8 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s doesn't say %q:\n%s", path, want, shown)
 		}
 	}
-	answer := v.Answer(
-		t.Context(),
-		serve.Request{Path: []string{"whatif"}, Acts: true, Values: url.Values{"name": {"team/second"}}},
-	)
+	answer := v.Answer(t.Context(),
+		serve.Request{Path: []string{"whatif"}, Acts: true, Values: url.Values{"name": {"team/second"}}})
 	if problem := answer.View.(page.WhatIf).Problem; !strings.Contains(problem, "you may not list") {
 		t.Error(problem)
 	}

@@ -80,21 +80,11 @@ func drawPages(ctx context.Context, s *scene, plugin, folder string) error {
 // drawWhatIf draws the form with an answer.
 func (s *scene) drawWhatIf(tab context.Context, origin, folder string) error {
 	var picture []byte
-	if err := chromedp.Run(
-		tab,
-		chromedp.Navigate(origin+"/whatif"),
-		chromedp.WaitVisible("#name", chromedp.ByQuery),
-		chromedp.SetValue(
-			"#name",
-			"vision/whisper",
-			chromedp.ByQuery,
-		),
-		chromedp.SetValue("#nodes", "1", chromedp.ByQuery),
-		chromedp.Click("form.whatif button", chromedp.ByQuery),
-		chromedp.WaitVisible(".answer", chromedp.ByQuery),
-		chromedp.ScrollIntoView(".answer", chromedp.ByQuery),
-		chromedp.CaptureScreenshot(&picture),
-	); err != nil {
+	if err := chromedp.Run(tab, chromedp.Navigate(origin+"/whatif"), chromedp.WaitVisible("#name", chromedp.ByQuery),
+		chromedp.SetValue("#name", "vision/whisper", chromedp.ByQuery),
+		chromedp.SetValue("#nodes", "1", chromedp.ByQuery), chromedp.Click("form.whatif button", chromedp.ByQuery),
+		chromedp.WaitVisible(".answer", chromedp.ByQuery), chromedp.ScrollIntoView(".answer", chromedp.ByQuery),
+		chromedp.CaptureScreenshot(&picture)); err != nil {
 		return fmt.Errorf("drawing /whatif: %w", err)
 	}
 	return os.WriteFile(filepath.Join(folder, "page-whatif.png"), picture, 0o644)

@@ -56,10 +56,7 @@ func chromium(ctx context.Context, phone bool) *browser {
 	path, err := exec.LookPath("chromium")
 	gomega.Expect(
 		err,
-	).NotTo(
-		gomega.HaveOccurred(),
-		"the page is tried in Chromium; on Debian: apt-get install chromium",
-	)
+	).NotTo(gomega.HaveOccurred(), "the page is tried in Chromium; on Debian: apt-get install chromium")
 	width, height := 1280, 900
 	if phone {
 		width, height = 360, 740

@@ -76,9 +76,7 @@ func hostilePageSpecs() {
 		ginkgo.DeferCleanup(site.Close)
 		gomega.Eventually(
 			func() string { return fetched(ctx, "http://127.0.0.1:18427/") },
-		).Should(
-			gomega.HavePrefix("200"),
-		)
+		).Should(gomega.HavePrefix("200"))
 		b.do(chromedp.Navigate("http://127.0.0.1:18427/"))
 		tried := evaluated[string](b, fmt.Sprintf(`(() => { const r = new XMLHttpRequest();
 			try { r.open("POST", %q, false); r.withCredentials = true; r.send(""); return r.status + r.responseText }
@@ -94,14 +92,8 @@ func hostilePageSpecs() {
 		) {
 			g := scene(ctx)
 			token := g.token(ctx, "reader")
-			_, address := dashboard(
-				cluster.kubeconfig("user"),
-				"--tokens",
-				"--listen",
-				"127.0.0.1:18428",
-				"--namespace",
-				g.namespace,
-			)
+			_, address := dashboard(cluster.kubeconfig("user"), "--tokens", "--listen", "127.0.0.1:18428", "--namespace",
+				g.namespace)
 			view := func(token string) func() string {
 				return func() string {
 					return fetched(ctx, address+"/trainjobs", "HX-Request: true", "Authorization: Bearer "+token)
@@ -119,9 +111,7 @@ func hostilePageSpecs() {
 			stop := address + "/trainjobs/" + g.namespace + "/runs/stop"
 			gomega.Expect(
 				posted(ctx, stop, "Authorization: Bearer "+token),
-			).To(
-				gomega.ContainSubstring("doesn&#39;t change TrainJobs"),
-			)
+			).To(gomega.ContainSubstring("doesn&#39;t change TrainJobs"))
 			gomega.Expect(admin.Delete(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
 				Name: "reader"}})).To(gomega.Succeed())
 			gomega.Eventually(view(token), "60s", "2s").Should(gomega.And(gomega.HavePrefix("401"),

@@ -46,9 +46,7 @@ func (g *ground) longPage(ctx context.Context, n int) {
 		gomega.Expect(
 			chromedp.Run(tab, chromedp.Navigate(b.origin+"/"), chromedp.WaitVisible("#view h1", chromedp.ByQuery)),
 		).
-			To(
-				gomega.Succeed(),
-			)
+			To(gomega.Succeed())
 	}
 	b.opens("/trainjobs?search=event-")
 	var events []float64

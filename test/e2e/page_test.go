@@ -71,26 +71,20 @@ func viewSpecs(who string) {
 			b := g.page(ctx, who)
 			path := "/trainjobs/" + g.namespace + "/runs"
 			b.opens(path)
-			b.do(
-				chromedp.Click(`a[href$="/stop"]`, chromedp.ByQuery),
-				chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery),
-			)
+			b.do(chromedp.Click(`a[href$="/stop"]`, chromedp.ByQuery),
+				chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery))
 			gomega.Expect(b.text()).To(gomega.And(gomega.ContainSubstring("its quota is free"),
 				gomega.ContainSubstring("these get quota at once: "+g.namespace+"/")))
 			b.accessible()
-			b.do(
-				chromedp.Click("#view [hx-post] button", chromedp.ByQuery),
-				chromedp.WaitVisible("#view .said", chromedp.ByQuery),
-			)
+			b.do(chromedp.Click("#view [hx-post] button", chromedp.ByQuery),
+				chromedp.WaitVisible("#view .said", chromedp.ByQuery))
 			gomega.Expect(b.text()).To(gomega.ContainSubstring("is stopping"))
 			b.opens(path)
 			gomega.Eventually(b.text, "20s").Should(gomega.ContainSubstring("Resume"))
 			b.opens(path + "/resume")
-			b.do(
-				chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery),
+			b.do(chromedp.WaitVisible("#view [hx-post] button", chromedp.ByQuery),
 				chromedp.Click("#view [hx-post] button", chromedp.ByQuery),
-				chromedp.WaitVisible("#view .said", chromedp.ByQuery),
-			)
+				chromedp.WaitVisible("#view .said", chromedp.ByQuery))
 			gomega.Eventually(func() string {
 				return get(ctx, g.trainJob("runs", "torch", 1)).Annotations[api.StopAnnotation]
 			}).Should(gomega.BeEmpty())
@@ -129,12 +123,8 @@ func (g *ground) showsNow(ctx context.Context, b *browser, who string) {
 	gomega.Expect(waiting[0][:2]).To(gomega.Equal([]string{"1", g.namespace + "/waits"}))
 	gomega.Expect(waiting[1][:2]).To(gomega.Equal([]string{"2", g.namespace + "/small"}))
 	gomega.Expect(waiting[0][4]).To(gomega.Equal("QuotaUsed"))
-	gomega.Eventually(
-		func() string { return b.rows(in + ".waiting")[0][5] },
-		"30s",
-	).ShouldNot(
-		gomega.Equal("not known"),
-	)
+	gomega.Eventually(func() string { return b.rows(in + ".waiting")[0][5] },
+		"30s").ShouldNot(gomega.Equal("not known"))
 	b.accessible()
 }
 
@@ -205,9 +195,7 @@ func (g *ground) showsWhatIf(ctx context.Context, b *browser, who string) {
 	gomega.Expect(ask(g.namespace+"/waits", "2")).To(gomega.Equal("Never"))
 	gomega.Expect(
 		evaluated[string](b, "document.getElementById('copy').value"),
-	).To(
-		gomega.ContainSubstring("numNodes: 2"),
-	)
+	).To(gomega.ContainSubstring("numNodes: 2"))
 	b.opens("/whatif")
 	gomega.Expect(ask("nobody", "")).To(gomega.BeEmpty())
 	gomega.Expect(b.text()).To(gomega.ContainSubstring("such as vision/resnet"))
@@ -233,9 +221,7 @@ func (g *ground) showsNodes(ctx context.Context, b *browser, who string) {
 	gomega.Expect(
 		evaluated[[]string](b, "[...document.querySelectorAll('[data-avoided]')].map(r => r.dataset.avoided)"),
 	).
-		To(
-			gomega.HaveLen(len(avoided.Nodes)),
-		)
+		To(gomega.HaveLen(len(avoided.Nodes)))
 	b.accessible()
 }
 

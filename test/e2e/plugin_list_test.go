@@ -95,13 +95,8 @@ func longList(ctx context.Context, n int) {
 	gomega.Eventually(func() error {
 		return admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))
 	}, "20m", "1s").Should(gomega.Succeed())
-	gomega.Eventually(
-		func() []string { return g.list(ctx, &kueue.WorkloadList{}) },
-		"20m",
-		"5s",
-	).Should(
-		gomega.BeEmpty(),
-	)
+	gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }, "20m",
+		"5s").Should(gomega.BeEmpty())
 }
 
 // quietMachine waits until the machine has little to do: controllers still compute when they write no more. After five

@@ -13,12 +13,8 @@ const evil = "<script>alert(1)</script>\x1b[31m\u202e"
 // views returns all views, with texts of others in each place.
 func views() []View {
 	at := time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)
-	bar := NewBar(
-		evil,
-		10,
-		5,
-		[]Part{{Amount: 3, Class: "used", Title: evil, Href: "/x"}, {Amount: 2, Class: "free", Title: evil}},
-	)
+	bar := NewBar(evil, 10, 5,
+		[]Part{{Amount: 3, Class: "used", Title: evil, Href: "/x"}, {Amount: 2, Class: "free", Title: evil}})
 	quota := []Quota{{Flavor: evil, Resource: evil, Nominal: "8", Used: "3", Others: []string{"2 lent"}, Bar: bar}}
 	waits := []Waiting{
 		{Place: 1, Namespace: evil, Name: evil, Href: JobPath(evil, evil), Since: at, Cause: evil, Start: &at},
@@ -107,9 +103,7 @@ func TestUntrusted(t *testing.T) {
 		at := time.Now()
 		content := Content{Title: evil, Cluster: evil, Namespace: evil, Path: "/x", Missing: []string{evil}, Lost: &at,
 			Said: evil, View: view}
-		if err := content.Write(
-			&text,
-		); err != nil {
+		if err := content.Write(&text); err != nil {
 			t.Errorf("%s: %v", view.template(), err)
 			continue
 		}
@@ -147,15 +141,8 @@ func TestBar(t *testing.T) {
 	if first := many.Segments[0]; first.Title != "1000 TrainJobs" || first.Href != "" {
 		t.Errorf("%+v", first)
 	}
-	if over := NewBar(
-		"over",
-		4,
-		4,
-		[]Part{{Amount: 3, Class: "a"}, {Amount: 3, Class: "b"}, {Amount: -1, Class: "c"}},
-	); len(
-		over.Segments,
-	) != 2 ||
-		over.Segments[1].Width != 25 {
+	over := NewBar("over", 4, 4, []Part{{Amount: 3, Class: "a"}, {Amount: 3, Class: "b"}, {Amount: -1, Class: "c"}})
+	if len(over.Segments) != 2 || over.Segments[1].Width != 25 {
 		t.Errorf("%+v", over)
 	}
 	if none := NewBar("none", 0, 0, jobs); len(none.Segments) != 0 {

@@ -94,10 +94,8 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err, http.StatusBadRequest)
 		return
 	}
-	answer := viewer.Answer(
-		r.Context(),
-		Request{Path: segments(r.URL), Values: r.Form, Acts: r.Method == http.MethodPost},
-	)
+	answer := viewer.Answer(r.Context(),
+		Request{Path: segments(r.URL), Values: r.Form, Acts: r.Method == http.MethodPost})
 	if viewer.Narrow() {
 		answer.Namespace = user.Namespace
 	}

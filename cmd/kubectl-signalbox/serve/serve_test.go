@@ -214,10 +214,7 @@ func TestTokens(t *testing.T) {
 	if status, text := view("alice"); status != 200 || !strings.Contains(text, "of alice") {
 		t.Errorf("%d, %s", status, text)
 	}
-	if status, text := view(
-		"bob",
-		"Cookie: signalbox-namespace-8427=lab",
-	); status != 200 ||
+	if status, text := view("bob", "Cookie: signalbox-namespace-8427=lab"); status != 200 ||
 		!strings.Contains(text, "namespace lab, of bob") {
 		t.Errorf("%d, %s", status, text)
 	}
@@ -227,34 +224,18 @@ func TestTokens(t *testing.T) {
 	if status, text := view("broken"); status != 503 || !strings.Contains(text, "no such cluster") {
 		t.Errorf("%d, %s", status, text)
 	}
-	if status, text := ask(
-		t,
-		h,
-		"GET",
-		"/",
-		"",
-		"HX-Request: true",
-	); status != 401 ||
+	if status, text := ask(t, h, "GET", "/", "", "HX-Request: true"); status != 401 ||
 		!strings.Contains(text, "no bearer token") {
 		t.Errorf("%d, %s", status, text)
 	}
-	status, _ := ask(
-		t,
-		h,
-		"POST",
-		"/trainjobs/a/b/stop",
-		"",
-		"Authorization: Bearer carol",
-		"Origin: https://evil.example",
-	)
+	status, _ := ask(t, h, "POST", "/trainjobs/a/b/stop", "", "Authorization: Bearer carol",
+		"Origin: https://evil.example")
 	if status != 403 {
 		t.Errorf("another site's form: %d", status)
 	}
 	opened["carol"].expired = true
 	before := opened["carol"]
-	if status, text := view(
-		"carol",
-	); status != 401 || !strings.Contains(text, "sign in again") ||
+	if status, text := view("carol"); status != 401 || !strings.Contains(text, "sign in again") ||
 		strings.Contains(text, "secret") {
 		t.Errorf("%d, %s", status, text)
 	}

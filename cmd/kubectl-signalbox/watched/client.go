@@ -65,11 +65,8 @@ func (c *Client) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 	k, is := c.watched(o)
 	switch {
 	case !is:
-		return c.memory.get(
-			fmt.Sprintf("%T %s", o, key),
-			o,
-			func() error { return c.WithWatch.Get(ctx, key, o, opts...) },
-		)
+		return c.memory.get(fmt.Sprintf("%T %s", o, key), o,
+			func() error { return c.WithWatch.Get(ctx, key, o, opts...) })
 	case k.scope == none || k.scope == own && key.Namespace != c.namespace:
 		return c.forbidden(k, key.Name)
 	}

@@ -78,11 +78,7 @@ func TestScopes(t *testing.T) {
 		return ""
 	}
 	var pods corev1.PodList
-	if got := list(
-		&pods,
-		client.InNamespace("team"),
-		client.Limit(1),
-	); got != "" || len(pods.Items) != 1 ||
+	if got := list(&pods, client.InNamespace("team"), client.Limit(1)); got != "" || len(pods.Items) != 1 ||
 		pods.Continue != "" {
 		t.Errorf("%s, %+v", got, pods)
 	}
@@ -130,10 +126,8 @@ func TestRemembered(t *testing.T) {
 			t.Errorf("%+v, %v", maps, err)
 		}
 		for namespace, want := range map[string]bool{"team": true, "other": false} {
-			if may, err := c.May(
-				t.Context(),
-				authorizationv1.ResourceAttributes{Verb: "patch", Namespace: namespace},
-			); err != nil ||
+			if may, err := c.May(t.Context(),
+				authorizationv1.ResourceAttributes{Verb: "patch", Namespace: namespace}); err != nil ||
 				may != want {
 				t.Errorf("%s: %t, %v", namespace, may, err)
 			}
@@ -143,11 +137,7 @@ func TestRemembered(t *testing.T) {
 		t.Errorf("the API server was asked %d times", *asked)
 	}
 	now = now.Add(Remembered)
-	if err := c.Get(
-		t.Context(),
-		client.ObjectKey{Namespace: "team", Name: "c"},
-		&corev1.ConfigMap{},
-	); err != nil ||
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "c"}, &corev1.ConfigMap{}); err != nil ||
 		*asked != 6 {
 		t.Errorf("%v, asked %d times", err, *asked)
 	}
