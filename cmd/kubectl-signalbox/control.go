@@ -141,10 +141,14 @@ func queued(job *api.TrainJob, wl *kueue.Workload) bool {
 	return wl != nil || job.Labels[constants.QueueLabel] != ""
 }
 
+// errOver is for what can't be done with a TrainJob that has ended.
+var errOver = errors.New("it has ended")
+
 // errEnded returns the error for a TrainJob that has ended; nil for one that hasn't.
 func errEnded(job *api.TrainJob) error {
 	if state := api.StateOf(&job.Status.TrainJobStatus); slices.Contains(ends, state) {
-		return fmt.Errorf("TrainJob %s has ended (%s); delete it and create it again to run it again", job.Name, state)
+		return told{fmt.Sprintf("TrainJob %s has ended (%s); delete it and create it again to run it again", job.Name, state),
+			errOver}
 	}
 	return nil
 }

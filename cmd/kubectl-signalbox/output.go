@@ -72,6 +72,17 @@ func orNone(text string) string { return cmp.Or(text, "<none>") }
 
 func isFinished(wl *kueue.Workload) bool { return workloadfinish.IsFinished(wl) }
 
+// told is an error of the API server in users' terms.
+type told struct {
+	text string
+	err  error
+}
+
+func (t told) Error() string { return t.text }
+
+// Unwrap returns what the API server has said.
+func (t told) Unwrap() error { return t.err }
+
 // errExit ends the program with a code and without a message.
 type errExit int
 

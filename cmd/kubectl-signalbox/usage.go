@@ -137,10 +137,10 @@ func (s *session) usageRecords(ctx context.Context, namespace string) ([]usageap
 				"configuration",
 		)
 	case apierrors.IsForbidden(err) && namespace == "":
-		return nil, errors.New("you may not list quotausages.usage.signalbox.dev of all namespaces; name one by -n")
+		return nil, told{"you may not list quotausages.usage.signalbox.dev of all namespaces; name one by -n", err}
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("you may not list quotausages.usage.signalbox.dev in namespace %s; whoever may view the "+
-			"namespace may", namespace)
+		return nil, told{fmt.Sprintf("you may not list quotausages.usage.signalbox.dev in namespace %s; whoever may view "+
+			"the namespace may", namespace), err}
 	case err != nil:
 		return nil, fmt.Errorf("listing what was used: %w", err)
 	}

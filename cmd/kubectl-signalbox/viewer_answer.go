@@ -35,6 +35,8 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case apierrors.IsForbidden(err) || errors.Is(err, errReadOnly):
 		return http.StatusForbidden
+	case errors.Is(err, errOver):
+		return http.StatusConflict
 	}
 	return http.StatusInternalServerError
 }

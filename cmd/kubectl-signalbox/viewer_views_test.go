@@ -205,3 +205,23 @@ func TestDispatchedShown(t *testing.T) {
 		t.Errorf("%+v", shown.Clusters)
 	}
 }
+
+// TestStatuses holds what is a user's affair, and no fault of the page.
+func TestStatuses(t *testing.T) {
+	tr := newTrial(t, forbids("QuotaUsage"), endedJob)
+	v := view(tr, true)
+	v.narrow = true
+	for path, status := range map[string]int{
+		"/teams.csv": 403, "/trainjobs/team/over/stop": 409, "/trainjobs/team/over/resume": 409, "/teams": 0,
+	} {
+		if a := get(t, v, path); a.Status != status {
+			t.Errorf("%s: %d, %s", path, a.Status, text(t, a))
+		}
+	}
+}
+
+const endedJob = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: over, namespace: team, uid: over}
+spec: {runtimeRef: {name: torch}}
+status: {state: Complete, conditions: [{type: Complete, status: "True", reason: JobsCompleted}]}`
