@@ -152,7 +152,7 @@ func TestJudge(t *testing.T) {
 			schema.GroupResource{Resource: "jobsets"}, "check", errors.New("exceeded quota: q, requested: a=1, used: a=1")),
 			1, "", 0, 0},
 		"refused":   {"so it would be when it is admitted", invalid, 1, trial.ReasonInvalidJobSet, 0, 0},
-		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 2, "", unansweredRetry, 0},
+		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 1, "", unansweredRetry, 0},
 		"no dry run": {"the start will tell",
 			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0, 0},
 		"a quoted name": {"users write what a webhook quotes", apierrors.NewBadRequest(
@@ -160,8 +160,8 @@ func TestJudge(t *testing.T) {
 		"a bad request": {"so it would be when it is admitted",
 			apierrors.NewBadRequest("a"), 1, trial.ReasonInvalidJobSet, 0, 0},
 		"unknown yet": {"a webhook doesn't know the TrainJob yet",
-			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay, 0},
-		"never known": {"nor will it", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", unansweredRetry,
+			apierrors.NewNotFound(schema.GroupResource{}, "job"), 1, "", store.ConflictDelay, 0},
+		"never known": {"nor will it", apierrors.NewNotFound(schema.GroupResource{}, "job"), 1, "", unansweredRetry,
 			unansweredRetry},
 	}
 	for name, c := range cases {

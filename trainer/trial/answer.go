@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 	"weak"
@@ -42,11 +43,17 @@ func (t *Trial) Startable(
 		if err != nil {
 			return verdict{}, err
 		}
-		return t.ask(ctx, job, needs)
+		v, err := t.ask(ctx, job, needs)
+		if errors.As(err, &v.pending) {
+			return v, nil
+		}
+		return v, err
 	})
 	switch {
 	case err != nil:
 		return err
+	case answer.pending != nil:
+		return answer.pending
 	case answer.reason == "":
 		return checkRoom(job, answer.pin)
 	case answer.reason == ReasonInvalidJobSet:
@@ -123,7 +130,10 @@ func (t *Trial) answer(
 
 // outdated reports whether an answer has to be asked for again; patience is for how long one stands that refuses.
 func (t *Trial) outdated(v verdict, patience time.Duration) bool {
-	if v.reason != "" {
+	switch {
+	case v.pending != nil:
+		return t.clock.Since(v.at) >= v.pending.RetryAfter
+	case v.reason != "":
 		return t.clock.Since(v.at) >= patience
 	}
 	return t.clock.Since(v.at) >= acceptedFor

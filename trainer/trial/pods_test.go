@@ -131,6 +131,7 @@ func TestPolicyUnread(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	g.read = apierrors.NewForbidden(schema.GroupResource{}, "pods", errors.New("no rights"))
+	g.clock.Step(unansweredRetry)
 	if err := g.startable("team", jobs(2)); !errors.As(err, new(*admission.BlockedError)) {
 		t.Errorf("without the right, the refusal counts: got %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -66,8 +67,10 @@ func New(c client.Client, live client.Reader, clk clock.Clock, trainer Trainer) 
 	}
 }
 
-// verdict is an answer; reason is "" where the namespace would take what a TrainJob needs.
+// verdict is an answer; reason is "" where the namespace would take what a TrainJob needs. That nobody answers is an
+// answer too, pending: a burst doesn't ask once for each TrainJob meanwhile.
 type verdict struct {
+	pending *admission.PendingError
 	reason  string
 	refused error
 	pin     int

@@ -258,6 +258,12 @@ func TestAsked(t *testing.T) {
 	g.clock.Step(refusedRetry)
 	g.answer = nil
 	expect("mended", g.startable("team", e), 2)
+	g.answer = apierrors.NewServiceUnavailable("down")
+	expect("nobody answers", g.startable("down", e), 1)
+	expect("its equal meanwhile", g.startable("down", jobs(2)), 0)
+	g.clock.Step(unansweredRetry)
+	g.answer = nil
+	expect("answered", g.startable("down", e), 2)
 	g.created = g.clock.Now()
 	g.answer = forbidden("check", "no such ServiceAccount")
 	if err := g.startable("new", e); !errors.As(err, new(*admission.PendingError)) {
