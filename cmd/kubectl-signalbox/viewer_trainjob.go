@@ -82,11 +82,7 @@ func (v *viewer) explained(ctx context.Context, s *session, job *api.TrainJob, k
 		return serve.Answer{}, err
 	}
 	for _, in := range s.inClusters(ctx, facts) {
-		there := page.Elsewhere{Cluster: in.Cluster, Text: in.Unknown}
-		if x := in.Explanation; x != nil {
-			there.State, there.Code, there.Text = x.State, string(x.Cause.Code), x.Cause.Text
-		}
-		view.Clusters = append(view.Clusters, there)
+		view.Clusters = append(view.Clusters, elsewhereShown(ctx, s, facts, in))
 	}
 	if status := job.Status.TrainerStatus; status != nil {
 		view.Progress = status.ProgressPercentage
@@ -95,6 +91,32 @@ func (v *viewer) explained(ctx context.Context, s *session, job *api.TrainJob, k
 	answer := shows("TrainJob "+job.Namespace+"/"+job.Name, s.missing, view)
 	answer.Said = v.deeds.told(job.UID)
 	return answer, nil
+}
+
+// elsewhereShown returns how a TrainJob is in another cluster, with its pods if they are there.
+func elsewhereShown(ctx context.Context, s *session, f *explain.Facts, in explain.InCluster) page.Elsewhere {
+	shown := page.Elsewhere{Cluster: in.Cluster, Text: in.Unknown}
+	if in.Explanation == nil {
+		return shown
+	}
+	cause := in.Explanation.Cause
+	shown.State, shown.Code, shown.Text = in.Explanation.State, string(cause.Code), cause.Text
+	if ptr.Deref(f.Workload.Status.ClusterName, "") != in.Cluster {
+		return shown
+	}
+	there, err := s.at(in.Cluster)
+	var pods []corev1.Pod
+	if err == nil {
+		there.namespace = f.Job.Namespace
+		pods, err = there.pods(ctx, f.Job.Name)
+	}
+	if err == nil {
+		shown.Pods, err = podsShown(ctx, there, f.Job, pods)
+	}
+	if err != nil {
+		shown.Unread = err.Error()
+	}
+	return shown
 }
 
 // detailsOf returns the tables of an explanation.

@@ -196,7 +196,8 @@ func TestDispatchedShown(t *testing.T) {
 		return worker.session(genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}), nil
 	}
 	shown := get(t, v, "/trainjobs/team/away").View.(page.TrainJob)
-	if len(shown.Clusters) != 1 || shown.Clusters[0].Cluster != "worker-1" || shown.Clusters[0].State != "Running" {
+	if len(shown.Clusters) != 1 || shown.Clusters[0].Cluster != "worker-1" || shown.Clusters[0].State != "Running" ||
+		len(shown.Clusters[0].Pods) != 1 || shown.Clusters[0].Pods[0].Logs != "/trainjobs/team/away/logs?rank=node-0" {
 		t.Errorf("%+v", shown.Clusters)
 	}
 	v.base.open = func(string) (*session, error) { return nil, errors.New("no such context") }

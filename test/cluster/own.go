@@ -25,6 +25,8 @@ var ownPrograms = []ownProgram{
 	{name: "pause", dir: "test/cluster", pkg: "./pause", path: "/pause", images: []string{sandboxImage}},
 	{name: "peer", dir: ".", pkg: "./test/node/peer", path: "/peer", images: []string{peerImage}},
 	{name: "signalbox-image", dir: ".", pkg: "./cmd/signalbox", path: "/signalbox", images: signalboxImages},
+	{name: "dashboard-image", dir: ".", pkg: "./cmd/kubectl-signalbox", path: "/kubectl-signalbox",
+		images: []string{"signalbox.test/dashboard:1"}},
 }
 
 // buildOwn builds this repository's programs for real nodes, stripped as make image does.

@@ -125,12 +125,25 @@ func (f fleet) contexts(who string) *clientcmdapi.Config {
 	return merged
 }
 
-// plugin runs a command of the plugin in the manager cluster, as a user who has contexts of the workers, too.
-func (f fleet) plugin(ctx context.Context, g *ground, who string, args ...string) spoken {
+// kubeconfig writes it to a file.
+func (f fleet) kubeconfig(who string) string {
 	ginkgo.GinkgoHelper()
 	path := filepath.Join(ginkgo.GinkgoT().TempDir(), "kubeconfig")
 	gomega.Expect(clientcmd.WriteToFile(*f.contexts(who), path)).To(gomega.Succeed())
-	return pluginWith(ctx, path, append(args, "--context", "manager", "--namespace", g.namespace)...)
+	return path
+}
+
+// plugin runs a command of the plugin in the manager cluster, as a user who has contexts of the workers, too.
+func (f fleet) plugin(ctx context.Context, g *ground, who string, args ...string) spoken {
+	ginkgo.GinkgoHelper()
+	return pluginWith(ctx, f.kubeconfig(who), append(args, "--context", "manager", "--namespace", g.namespace)...)
+}
+
+// page serves the page of the manager cluster to such a user, and opens it.
+func (f fleet) page(ctx context.Context, g *ground, who string) *browser {
+	ginkgo.GinkgoHelper()
+	_, link := dashboard(f.kubeconfig(who), "--context", "manager", "--namespace", g.namespace)
+	return enters(ctx, link)
 }
 
 // hasLogs gives the node of a TrainJob's pod in the worker a kubelet for the running spec, which has a line of each

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -110,6 +111,40 @@ func multiKueueSpecs() {
 		gomega.Eventually(func() string { return workers.plugin(ctx, g, "", "explain", "large").out }).Should(gomega.And(
 			gomega.MatchRegexp(`(?s)In cluster worker-1:.*In cluster worker-2:`), gomega.ContainSubstring("ExceedsQuota")))
 	})
+
+	ginkgo.It("is shown in the page as it is in the worker, whose log it has, and says which right is missing there",
+		func(ctx context.Context) {
+			g := workers.ground(ctx, 8)
+			workers.runtime(ctx, g, "torch", "forever")
+			tj := g.submit(ctx, g.trainJob("seen", "torch", 1))
+			w := workers.awaitRun(ctx, tj)
+			gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
+			w.hasLogs(ctx, tj)
+			path := "/trainjobs/" + g.namespace + "/seen"
+			for _, name := range slices.Sorted(maps.Keys(both)) {
+				b := workers.page(ctx, g, both[name])
+				b.opens(path)
+				in := fmt.Sprintf("section[aria-label=%q]", "Cluster "+w.name)
+				gomega.Eventually(b.text).Should(gomega.And(gomega.ContainSubstring("it runs in cluster "+w.name),
+					gomega.ContainSubstring("In cluster "+w.name+"\n\nRunning. ")), name)
+				gomega.Expect(b.rows(in)).To(gomega.ContainElement(gomega.And(gomega.ContainElement("node-0"),
+					gomega.ContainElement("Running"))), name)
+				b.accessible()
+				b.opens(path + "/logs?rank=node-0")
+				says := "the log at /containerLogs/" + g.namespace + "/seen-node-0-0"
+				if both[name] == "user" {
+					says = `User "user" cannot get resource "pods/log"`
+				}
+				gomega.Eventually(b.text).Should(gomega.ContainSubstring(says), name)
+				gomega.Expect(b.found()).To(gomega.BeEmpty(), "errors in the browser")
+			}
+			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+			g.submit(ctx, g.trainJob("large", "torch", 2)) // there is quota for it here, and in no worker
+			b := workers.page(ctx, g, "")
+			b.opens("/trainjobs/" + g.namespace + "/large")
+			gomega.Eventually(b.text, "30s").Should(gomega.And(gomega.ContainSubstring("In cluster worker-1"),
+				gomega.ContainSubstring("In cluster worker-2"), gomega.ContainSubstring("ExceedsQuota")))
+		})
 
 	ginkgo.It("waits here for those that it runs after, and for nobody in the worker", func(ctx context.Context) {
 		g := workers.ground(ctx, 8)

@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,6 +91,67 @@ var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), fun
 			gomega.Expect(user.Update(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring("spec.trainer")))
 		})
 })
+
+var _ = ginkgo.Describe("docs/dashboard.md", func() {
+	if !bundled() {
+		return
+	}
+
+	ginkgo.It("serves the page in the cluster to each user with that user's token, and nobody without one",
+		func(ctx context.Context) {
+			g := newGround(ctx, 4)
+			g.runtime(ctx, "peer", peerImage)
+			tj := g.submit(ctx, "shown", "peer", 1, 1, peer("--steps", "400"))
+			gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(1))
+			upgrade := func(args ...string) {
+				_, err := command("helm", append([]string{"upgrade", "signalbox", "charts/signalbox", "--namespace",
+					"signalbox-system", "--reuse-values", "--wait", "--timeout", "2m"}, args...)...)
+				gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			}
+			upgrade("--set", "dashboard.enabled=true", "--set", "dashboard.image.repository=signalbox.test/dashboard",
+				"--set-string", "dashboard.image.tag=1")
+			ginkgo.DeferCleanup(func() { upgrade("--set", "dashboard.enabled=false") })
+			pages := pods(ctx, client.InNamespace("signalbox-system"),
+				client.MatchingLabels{"app.kubernetes.io/name": "signalbox-dashboard"})
+			gomega.Expect(pages).To(gomega.HaveLen(1))
+			gomega.Expect(pages[0].Spec.Volumes).NotTo(gomega.ContainElement(gomega.HaveField("Projected",
+				gomega.Not(gomega.BeNil()))), "it has no token of its own")
+			for _, name := range []string{"member", "stranger"} {
+				kubectl("-n", g.namespace, "create", "serviceaccount", name)
+			}
+			kubectl("-n", g.namespace, "create", "rolebinding", "member", "--clusterrole=edit",
+				"--serviceaccount="+g.namespace+":member")
+			view := func(who string) func() string {
+				token := ""
+				if who != "" {
+					token = strings.TrimSpace(kubectl("-n", g.namespace, "create", "token", who))
+				}
+				return func() string {
+					return shown(ctx, "http://"+pages[0].Status.PodIP+":8427/trainjobs/"+g.namespace+"/shown", token)
+				}
+			}
+			gomega.Eventually(view("member")).Should(gomega.And(gomega.HavePrefix("200 "), gomega.ContainSubstring("Running")))
+			gomega.Expect(view("stranger")()).To(gomega.ContainSubstring(`cannot get resource "trainjobs"`))
+			gomega.Expect(view("")()).To(gomega.And(gomega.HavePrefix("401 "), gomega.ContainSubstring("no bearer token")))
+		})
+})
+
+// shown is the status and the text of a view, as its script asks for it with a user's token.
+func shown(ctx context.Context, url, token string) string {
+	ginkgo.GinkgoHelper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	request.Header.Set("HX-Request", "true")
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := http.DefaultClient.Do(request)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return fmt.Sprintf("%d %s", response.StatusCode, text)
+}
 
 var _ = ginkgo.Describe("docs/quick-start.md", func() {
 	if !bundled() {

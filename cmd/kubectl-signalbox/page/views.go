@@ -142,8 +142,11 @@ type After struct {
 // Short is what it lacks of a flavor.
 type Short struct{ Flavor, Resource, Needed, Free, Short, Nominal, Most, Unsuitable string }
 
-// Elsewhere is what it is in another cluster.
-type Elsewhere struct{ Cluster, State, Code, Text string }
+// Elsewhere is what it is in another cluster. Unread is why its pods there aren't known.
+type Elsewhere struct {
+	Cluster, State, Code, Text, Unread string
+	Pods                               []Pod
+}
 
 // Moment is something that has happened.
 type Moment struct {
