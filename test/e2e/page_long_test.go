@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,19 +16,20 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// longPage reports what the page costs with many TrainJobs: how long a browser waits for the first view and for an
-// event, how much memory is used, and what the API server is asked, with one tab and with five.
-func (g *ground) longPage(ctx context.Context, n int) {
+// longPage reports what the page of a user costs with many TrainJobs: how long a browser waits for the first view and
+// for an event, how much memory is used, and what the API server is asked, with one tab and with five.
+func (g *ground) longPage(ctx context.Context, name string) {
 	ginkgo.GinkgoHelper()
+	who := both[name]
 	from := cluster.auditEnd()
 	began := time.Now()
-	process, link := dashboard(cluster.kubeconfig(""), "--namespace", g.namespace)
+	process, link := dashboard(cluster.kubeconfig(who), "--namespace", g.namespace)
 	b := enters(ctx, link)
 	first := time.Since(began)
 	requests := func() map[string]int {
 		count := map[string]int{}
 		for _, r := range cluster.requests(from, func(r request) bool {
-			return r.User.Username == "admin" && (r.Verb == "list" || r.Verb == "watch")
+			return r.User.Username == cmp.Or(who, "admin") && (r.Verb == "list" || r.Verb == "watch")
 		}) {
 			count[r.Verb+" "+r.ObjectRef.Resource]++
 		}
@@ -51,10 +53,10 @@ func (g *ground) longPage(ctx context.Context, n int) {
 	b.opens("/trainjobs?search=event-")
 	var events []float64
 	for i := range 9 {
-		name := "event-" + strconv.Itoa(i)
+		tj := g.trainJob("event-"+cmp.Or(who, "admin")+"-"+strconv.Itoa(i), "torch", 1)
 		start := time.Now()
-		g.submit(ctx, g.trainJob(name, "torch", 1))
-		gomega.Eventually(func() string { return b.text() }, "30s", "20ms").Should(gomega.ContainSubstring(name))
+		g.submit(ctx, tj)
+		gomega.Eventually(func() string { return b.text() }, "30s", "20ms").Should(gomega.ContainSubstring(tj.Name))
 		events = append(events, time.Since(start).Seconds())
 	}
 	proc, err := procfs.NewProc(process.Process.Pid)
@@ -64,12 +66,13 @@ func (g *ground) longPage(ctx context.Context, n int) {
 	slices.Sort(paints)
 	slices.Sort(events)
 	of := func(times []float64) string { return fmt.Sprintf("%.2f s (%.2f–%.2f)", times[4], times[0], times[8]) }
-	ginkgo.AddReportEntry(fmt.Sprintf("page: %d TrainJobs: entered after %.1f s; the first view painted in %s, an event "+
-		"shown after %s, with five tabs; memory %d MiB, at most %d", n, first.Seconds(), of(paints), of(events),
+	ginkgo.AddReportEntry(fmt.Sprintf("page of %s: entered after %.1f s; the first view painted in %s, an event shown "+
+		"after %s, with five tabs; memory %d MiB, at most %d", name, first.Seconds(), of(paints), of(events),
 		status.VmRSS>>20, status.VmHWM>>20))
 	after := requests()
+	gomega.Expect(process.Process.Kill()).To(gomega.Succeed()) // the next is measured alone
 	for _, what := range slices.Sorted(maps.Keys(after)) {
-		ginkgo.AddReportEntry(fmt.Sprintf("page: %s: %d, and before the events %d", what, after[what], before[what]))
+		ginkgo.AddReportEntry(fmt.Sprintf("page of %s: %s: %d, and before the events %d", name, what, after[what], before[what]))
 	}
 	for what, count := range after {
 		if strings.HasPrefix(what, "list ") && !strings.HasSuffix(what, " events") {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -15,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -35,19 +35,28 @@ func init() {
 	}
 }
 
-// longList reports how long a list of many TrainJobs takes, and holds how it is read.
+// longList reports how long a list of many TrainJobs takes, and holds how it is read. Of 10,000, 200 run, one in each
+// ClusterQueue, beside 1,000 nodes; and so on.
 func longList(ctx context.Context, n int) {
-	g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
-		cq.Spec.StopPolicy = ptr.To(kueue.Hold) // so that Kueue has nothing to decide
-	})
+	quota := map[string]int64{"a100": gpusPerNode}
+	g := newGround(ctx, quota)
 	g.runtime(ctx, "torch", "forever")
+	queues := max(n/50, 1)
+	queueOf := func(i int) string { return fmt.Sprintf("%s-%d", localQueue, i%queues) }
+	for i := range queues {
+		g.clusterQueue(ctx, fmt.Sprintf("%s-%d", g.queue, i), quota)
+		g.localQueue(ctx, queueOf(i), fmt.Sprintf("%s-%d", g.queue, i))
+	}
+	moreNodes(ctx, "a100", nodesOfKind, max(n/10-nodesOfKind*len(gpuKinds), 0))
 	jobs := make(chan int)
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
 			defer ginkgo.GinkgoRecover()
 			for i := range jobs {
-				g.submit(ctx, g.trainJob(fmt.Sprintf("job-%d", i), "torch", 1))
+				g.submit(ctx, g.trainJob(fmt.Sprintf("job-%d", i), "torch", 1, func(tj *api.TrainJob) {
+					tj.Labels[constants.QueueLabel] = queueOf(i)
+				}))
 			}
 		})
 	}
@@ -90,7 +99,9 @@ func longList(ctx context.Context, n int) {
 	slices.Sort(times)
 	ginkgo.AddReportEntry(fmt.Sprintf("list: %d TrainJobs in %.2f s (%.2f–%.2f), in pages of 500; before, "+
 		"the processors were %.0f %% busy", n, times[len(times)/2], times[0], times[len(times)-1], 100*busy))
-	g.longPage(ctx, n)
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		g.longPage(ctx, name)
+	}
 	// The API server ends a request that takes a minute; those that are left are deleted by the next.
 	gomega.Eventually(func() error {
 		return admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))
