@@ -72,7 +72,7 @@ COVERED := $(addsuffix /...,./overrides ./podsets ./admission ./store ./review .
 	./cmd/kubectl-signalbox/explain ./cmd/kubectl-signalbox/simulate
 test-unit: go ## Table tests, and what they cover of each package; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... $(addprefix ./test/,compatibility junit model style suites holes) \
+	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... $(addprefix ./test/,compatibility junit model release style suites holes) \
 		$(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
 	go test -C bench .
@@ -92,7 +92,7 @@ ifneq ($(REAL),)
 	@$(BIN)/suites beside -build '$(build)node' \
 		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-page test-waits' \
 		-- $(MAKE) test-bundled
-	@$(BIN)/suites beside -other '$(MAKE) test-node' -- $(MAKE) test-kubeflow
+	@$(BIN)/suites beside -other '$(MAKE) test-node release-rehearsal first-hour' -- $(MAKE) test-kubeflow
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
@@ -190,8 +190,8 @@ fuzz: go ## Run every fuzz target for FUZZTIME (10m); findings go to testdata/fu
 	@for target in $$(git grep -oE '^func Fuzz\w+' -- '*_test.go' | sed -E 's,/[^/]*:func ,/,'); do echo "$$target"; \
 		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(or $(FUZZTIME),10m) || exit 1; done
 
-vulncheck: go ## Compare what is linked with Go's vulnerability database, or VULNDB=URL
-	@hack/vulncheck.sh $(VULNDB)
+vulncheck: go ## Compare what is linked with Go's vulnerability database, or VULNDB=URL; VEX=FILE writes OpenVEX
+	@VEX=$(VEX) hack/vulncheck.sh $(VULNDB)
 
 bench: $(if $(filter compare trace micro replay,$(WHAT)),go,cluster-tool) ## Measure WHAT=load (default; QUICK=1), churn, storm, lost, …
 	@RELEASES='$(RELEASES)' bench/run.sh
@@ -205,6 +205,14 @@ release: go ## Leave binaries, chart, manifests and SBOMs of VERSION in dist/
 
 image: go ## Build the images into dist/; PUSH=REGISTRY/NAME pushes them
 	@hack/release.sh image
+
+release-rehearsal: cluster-tool kubectl ## Rehearse the release of VERSION up to the button (Linux, root)
+	@BEFORE='$(BEFORE)' VERSION=$(or $(VERSION),v0.1.0-rc.1) $(RUN) rehearsal -- test/release/rehearse.sh
+
+first-hour: cluster-tool kubectl ## Do what docs/quick-start.md and install.md say to those who have a cluster (Linux, root)
+	@go build -C hack/image -o $(BIN)/ ./registry
+	@$(call state,first-hour) $(RUN) first-hour -- $(call up,node-bare) test/release/first-hour.sh bundled
+	@$(call state,first-hour) $(RUN) first-hour-kubeflow -- $(call up,node-kubeflow-bare) test/release/first-hour.sh kubeflow
 
 ##@ Develop
 
@@ -224,7 +232,7 @@ docs: go ## Check links and prose, build the site into dist/site (needs npm); EX
 	@npm run build --prefix hack/site --silent
 	@echo "The site is in dist/site/$(or $(SITE_VERSION),main)."
 
-GENERATED := config api charts docs/reference.md docs/api.md
+GENERATED := config api charts NOTICE docs/reference.md docs/api.md
 CONTROLLER_GEN := go tool $(TOOLS) controller-gen
 generate: go ## Write what is generated: CRDs, RBAC, the reference, …
 	go run $(TOOLS) config/crdgen/main.go config/crd
@@ -234,6 +242,7 @@ generate: go ## Write what is generated: CRDs, RBAC, the reference, …
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
 	$(CONTROLLER_GEN) webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)
+	go run -C hack/image ./notice $(CURDIR)
 	go run $(TOOLS) config/refgen/main.go docs/reference.md
 	go run $(TOOLS) config/apigen/main.go config/crd docs/api.md
 
@@ -246,6 +255,7 @@ lint: style ## The same, gofmt, go vet and golangci-lint, whose first build take
 	@for module in . bench hack/image test/cluster test/chart test/prose; do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
 	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; minutes the first time."
 	@go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@go tool -modfile=go.release.mod actionlint -shellcheck= -pyflakes=
 	@echo "golangci-lint of the product" && $(BIN)/golangci-lint run ./...
 
 verify: generate lint ## Before the last commit: generate and lint; fail when that is stale

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Leaves a release of VERSION under dist/, or the image; PUSH=REGISTRY/NAME pushes the image as well: release.sh
-# release|image. All is of a commit: the same one gives the same bytes. make release and make image run it.
+# Leaves a release of VERSION under dist/, or the images; PUSH=REGISTRY/NAME pushes the images as well: release.sh
+# release|image|both|push. REGISTRY (HOST/ORGANIZATION) is where the charts look for the images. All is of a commit: the
+# same one gives the same bytes. make release and make image run it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export GOFLAGS= CGO_ENABLED=0 # or the bytes would depend on who builds
 version=${VERSION:-$(git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.1.0-dev)}
 commit=$(git rev-parse HEAD)$([ -z "$(git status --porcelain)" ] || echo -dirty)
 date=$(TZ=UTC git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
+linux=(linux/amd64 linux/arm64)
 
 # build PROGRAM PLATFORMS…
 build() {
@@ -20,29 +23,51 @@ build() {
 	done
 }
 
-linux=(linux/amd64 linux/arm64)
-case ${1:-} in
-release)
+# files leaves all programs in dist/, and what a release has beside them.
+files() {
 	rm -rf dist
 	mkdir dist
+	notes "${version%%-*}" >dist/notes.md
 	build signalbox "${linux[@]}"
 	build kubectl-signalbox "${linux[@]}" darwin/amd64 darwin/arm64 windows/amd64
-	go run -C test/chart ./release "$PWD" "$PWD/dist" "$version" "$date"
+	go run -C test/chart ./release "$PWD" "$PWD/dist" "$version" "$commit" "$date"
+	touch -d "$date" dist/*.tgz # helm push takes it for the time at which a chart was made
 	cat dist/SHA256SUMS
-	;;
+}
+
+# notes VERSION prints the section of the changelog.
+notes() {
+	local heading="## $1"
+	grep -qF "$heading" CHANGELOG.md || heading="## Unreleased"
+	awk -v heading="$heading" '/^## / { inside = index($0, heading) == 1 } inside' CHANGELOG.md
+}
+
+# image PROGRAM SUFFIX
+image() {
+	go run -C hack/image ./build --dist "$PWD/dist" --version "$version" --revision "$commit" --date "$date" \
+		--program "$1" --name "signalbox-dev/signalbox$2" ${PUSH:+--push "$PUSH$2"}
+}
+
+images() {
+	image signalbox ""
+	image kubectl-signalbox -dashboard # which serves the page (dashboard.enabled of the chart)
+}
+
+case ${1:-} in
+release) files ;;
 image)
 	mkdir -p dist
 	build signalbox "${linux[@]}"
-	build kubectl-signalbox "${linux[@]}" # which serves the page (dashboard.enabled of the chart)
-	image() {
-		go run -C hack/image ./build --dist "$PWD/dist" --version "$version" --revision "$commit" --date "$date" \
-			--program "$1" --name "signalbox-dev/signalbox$2" ${PUSH:+--push "$PUSH$2"}
-	}
-	image signalbox ""
-	image kubectl-signalbox -dashboard
+	build kubectl-signalbox "${linux[@]}"
+	images
 	;;
+both)
+	files
+	images
+	;;
+push) images ;;
 *)
-	echo "What is to be built? release.sh release or release.sh image" >&2
+	echo "What is to be built? release.sh release, image or both; release.sh push pushes what is built" >&2
 	exit 2
 	;;
 esac

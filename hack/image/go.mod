@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/google/go-containerregistry v0.20.6
+	github.com/google/licensecheck v0.3.1
 )
 
 require (

@@ -52,7 +52,10 @@ var sets = map[string]string{
 		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}, " +
 		"usage: {enabled: true, teamLabel: team}, grow: {enabled: true}}",
 	"page": "dashboard: {enabled: true, namespace: lab, allowChanges: true, tlsSecret: page}\n" +
-		"podLabels: {a: b}\nimagePullSecrets: [{name: pull}]\nnodeSelector: {pool: system}",
+		"podLabels: {a: b}\nimagePullSecrets: [{name: pull}]\nnodeSelector: {pool: system}\n" +
+		"metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}}\n" +
+		"extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}, \"apiVersion: v1\\nkind: ConfigMap" +
+		"\\nmetadata: {name: {{ .Release.Name }}-theirs}\"]",
 }
 
 // clientCA is of no API server.

@@ -72,18 +72,7 @@ func (g real) installCharts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := kueueConfig(filepath.Join(dirs.kueue, "charts", "kueue", "values.yaml"))
-	if err != nil {
-		return err
-	}
-	kueueRepository, kueueTag := nameAndTag(kueueImage)
-	if err := g.install(ctx, release{name: "kueue", namespace: "kueue-system",
-		chart: filepath.Join(dirs.kueue, "charts", "kueue"),
-		values: map[string]any{
-			"controllerManager": map[string]any{"manager": map[string]any{"image": map[string]any{
-				"repository": kueueRepository, "tag": kueueTag, "pullPolicy": "Never"}}},
-			"managerConfig": map[string]any{"controllerManagerConfigYaml": config},
-		}}); err != nil {
+	if err := g.installKueue(ctx, filepath.Join(dirs.kueue, "charts", "kueue")); err != nil {
 		return err
 	}
 	jobsetRepository, jobsetTag := nameAndTag(jobsetImage)
@@ -98,24 +87,47 @@ func (g real) installCharts(ctx context.Context) error {
 			return err
 		}
 	}
+	if g.profile.signalbox {
+		if err := g.installSignalbox(ctx); err != nil {
+			return err
+		}
+	}
+	g.applier.mapper.Reset() // charts have brought CRDs
+	if g.profile.trainer == nil && !g.profile.signalbox {
+		return nil // nobody knows runtimes yet
+	}
+	return g.installRuntimes(ctx, dirs.trainer)
+}
+
+func (g real) installKueue(ctx context.Context, chart string) error {
+	repository, tag := nameAndTag(kueueImage)
+	values := map[string]any{"controllerManager": map[string]any{"manager": map[string]any{"image": map[string]any{
+		"repository": repository, "tag": tag, "pullPolicy": "Never"}}}}
+	if g.profile.signalbox {
+		config, err := kueueConfig(filepath.Join(chart, "values.yaml"))
+		if err != nil {
+			return err
+		}
+		values["managerConfig"] = map[string]any{"controllerManagerConfigYaml": config}
+	}
+	return g.install(ctx, release{name: "kueue", namespace: "kueue-system", chart: chart, values: values})
+}
+
+func (g real) installSignalbox(ctx context.Context) error {
 	further := map[string]any{}
 	if g.profile.bundled() { // for those who report their checkpoints, and for those who ask to grow
 		further["preemption"] = map[string]any{"checkpointWithin": "30s"}
 		further["grow"] = map[string]any{"enabled": true, "every": "20s"}
 	}
 	repository, tag := nameAndTag(signalboxImages[0])
-	if err := g.install(ctx, release{name: "signalbox", namespace: "signalbox-system",
+	return g.install(ctx, release{name: "signalbox", namespace: "signalbox-system",
 		chart: filepath.Join(g.layout.repo, "charts", "signalbox"),
 		values: map[string]any{
 			"image": map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
 			"trainer": map[string]any{"enabled": g.profile.bundled(),
 				"progress": map[string]any{"enabled": g.profile.bundled()}},
 			"config": further,
-		}}); err != nil {
-		return err
-	}
-	g.applier.mapper.Reset() // charts have brought CRDs
-	return g.installRuntimes(ctx, dirs.trainer)
+		}})
 }
 
 // installRuntimes applies Trainer's runtimes, which pass through the webhooks of whoever is the Trainer.

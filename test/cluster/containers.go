@@ -29,6 +29,7 @@ func (g real) startContainerd(ctx context.Context, w worker) error {
 	if err := g.assetAs("containerd.toml", config, map[string]any{
 		"Root": "/var/lib/containerd", "Sandbox": sandboxImage, "RestrictScore": !may,
 		"Plugins": filepath.Join(g.layout.state, "plugins"), "Network": network, "Runc": g.binaries["runc"],
+		"Registries": g.layout.config("registries"),
 	}); err != nil {
 		return err
 	}

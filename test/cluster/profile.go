@@ -20,6 +20,7 @@ type profile struct {
 	signalbox bool
 	// nodes is how many real nodes there are, which Kueue, JobSet, Trainer and Signalbox then run on as pods, installed as
 	// users install them. Where there are none, all are processes beside the API server, and all nodes are simulated.
+	// Without Signalbox, Kueue is as its chart has it.
 	nodes int
 	// versions are the releases that it is made of.
 	versions versions
@@ -41,6 +42,8 @@ var profiles = []profile{
 	{name: "bare"},
 	{name: "node", signalbox: true, nodes: 2},
 	{name: "node-kubeflow", trainer: &trainer, signalbox: true, nodes: 2},
+	{name: "node-bare", nodes: 2},
+	{name: "node-kubeflow-bare", trainer: &trainer, nodes: 2},
 }
 
 func profileNames() []string {

@@ -174,7 +174,7 @@ func fill(ctx context.Context, data string) error {
 		return err
 	}
 	config, err := render("containerd.toml", map[string]any{
-		"Root": order.Root, "Sandbox": sandboxImage, "RestrictScore": true, "Plugins": "/", "Network": "/",
+		"Root": order.Root, "Sandbox": sandboxImage, "RestrictScore": true, "Plugins": "/", "Network": "/", "Registries": "/",
 		"Runc": order.Binaries["runc"],
 	})
 	if err != nil {

@@ -42,8 +42,13 @@ type result struct {
 func main() {
 	record := flag.String("record", "", "JUnit report of a run to record")
 	releases := flag.String("releases", "", "what the run was on, such as KUBERNETES=1.37,KUEUE=0.18")
+	names := flag.String("names", "", "version that is released, such as v0.1.0, to keep its names of")
 	flag.Parse()
-	if err := run(*record, *releases); err != nil {
+	does := func() error { return run(*record, *releases) }
+	if *names != "" {
+		does = func() error { return recordNames(*names) }
+	}
+	if err := does(); err != nil {
 		fmt.Fprintln(os.Stderr, "compatibility:", err)
 		os.Exit(1)
 	}

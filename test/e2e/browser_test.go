@@ -102,6 +102,13 @@ func (g *ground) page(ctx context.Context, who string, args ...string) *browser 
 	return enters(ctx, link)
 }
 
+// page serves the page of the manager cluster to such a user, and opens it.
+func (f fleet) page(ctx context.Context, g *ground, who string) *browser {
+	ginkgo.GinkgoHelper()
+	_, link := dashboard(f.kubeconfig(who), "--context", "manager", "--namespace", g.namespace)
+	return enters(ctx, link)
+}
+
 func (b *browser) fault(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

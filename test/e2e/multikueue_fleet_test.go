@@ -139,13 +139,6 @@ func (f fleet) plugin(ctx context.Context, g *ground, who string, args ...string
 	return pluginWith(ctx, f.kubeconfig(who), append(args, "--context", "manager", "--namespace", g.namespace)...)
 }
 
-// page serves the page of the manager cluster to such a user, and opens it.
-func (f fleet) page(ctx context.Context, g *ground, who string) *browser {
-	ginkgo.GinkgoHelper()
-	_, link := dashboard(f.kubeconfig(who), "--context", "manager", "--namespace", g.namespace)
-	return enters(ctx, link)
-}
-
 // hasLogs gives the node of a TrainJob's pod in the worker a kubelet for the running spec, which has a line of each
 // container's log.
 func (w worker) hasLogs(ctx context.Context, tj *api.TrainJob) {

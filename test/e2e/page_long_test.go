@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// longPage reports what the page of a user costs with many TrainJobs: how long a browser waits for the first view and
-// for an event, how much memory is used, and what the API server is asked, with one tab and with five.
+// longPage reports what the page of a user costs with many TrainJobs, with one tab and with five: how long a browser
+// waits for the first view and for an event, how much memory is used, and what the API server is asked.
 func (g *ground) longPage(ctx context.Context, name string) {
 	ginkgo.GinkgoHelper()
 	who := both[name]
@@ -72,7 +72,8 @@ func (g *ground) longPage(ctx context.Context, name string) {
 	after := requests()
 	gomega.Expect(process.Process.Kill()).To(gomega.Succeed()) // the next is measured alone
 	for _, what := range slices.Sorted(maps.Keys(after)) {
-		ginkgo.AddReportEntry(fmt.Sprintf("page of %s: %s: %d, and before the events %d", name, what, after[what], before[what]))
+		ginkgo.AddReportEntry(fmt.Sprintf("page of %s: %s: %d, and before the events %d", name, what, after[what],
+			before[what]))
 	}
 	for what, count := range after {
 		if strings.HasPrefix(what, "list ") && !strings.HasSuffix(what, " events") {

@@ -22,10 +22,10 @@ const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
 	maxProduct  = 46_800
-	maxTracked  = 1_055
+	maxTracked  = 1_097
 	maxFolders  = 16
-	maxMakefile = 14_000 // bytes, which are two screens
-	maxTargets  = 28     // of the Makefile, documented
+	maxMakefile = 15_000 // bytes, which are two screens
+	maxTargets  = 30     // of the Makefile, documented
 )
 
 // The bound on interfaces. No interface is wider, but for those that a library dictates.

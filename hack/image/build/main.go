@@ -165,6 +165,10 @@ func (i *images) write(o options) error {
 	if err != nil {
 		return err
 	}
+	if err := os.WriteFile(filepath.Join(o.dist, path.Base(o.reference)+".digest"),
+		[]byte(digest.String()+"\n"), 0o644); err != nil {
+		return err
+	}
 	fmt.Printf("%s: %s:%s@%s\n", folder, o.reference, o.version, digest)
 	return nil
 }

@@ -47,19 +47,10 @@ func run(repository string) error {
 	if err := crds(filepath.Join(repository, "config", "crd"), filepath.Join(files, "crd")); err != nil {
 		return err
 	}
-	values, err := os.ReadFile(filepath.Join(repository, "charts", "signalbox", "values.yaml"))
-	if err != nil {
-		return err
-	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(values, &document); err != nil {
-		return err
-	}
-	if err := readme(filepath.Join(repository, "charts", "signalbox"), document.Content[0]); err != nil {
-		return err
-	}
-	if err := schema(filepath.Join(repository, "charts", "signalbox"), document.Content[0]); err != nil {
-		return err
+	for name, says := range introductions {
+		if err := describe(filepath.Join(repository, "charts", name), name, says); err != nil {
+			return fmt.Errorf("chart %s: %w", name, err)
+		}
 	}
 	if err := runtimes(filepath.Join(repository, "charts", "signalbox-runtimes", "files")); err != nil {
 		return err
@@ -249,6 +240,14 @@ func bases(repository string) error {
 			"# Made from charts/signalbox by make generate: "+p.says+".\n"+strings.Join(kept, "\n---\n")+"\n"); err != nil {
 			return err
 		}
+		folder, file := filepath.Split(p.file)
+		if !strings.HasPrefix(folder, "components/") {
+			continue
+		}
+		if err := write(filepath.Join(repository, "config", folder, "kustomization.yaml"), "apiVersion: "+
+			"kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: ["+file+"]\n"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -260,26 +259,43 @@ var parts = []struct{ file, says, values, named string }{
 		"-multikueue-worker"},
 	{"grow/policy.yaml", "the policy by which nobody is preempted for a TrainJob that grows",
 		"config: {grow: {enabled: true}}", "name: signalbox-grow\n"},
+	{"components/page/page.yaml", "the page, for those who have a proxy before it (docs/dashboard.md)",
+		"dashboard: {enabled: true}", "name: signalbox-dashboard\n"},
+	{"components/monitoring/monitoring.yaml", "what the Prometheus operator needs (docs/operations.md)",
+		"metrics: {serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}}",
+		"apiVersion: monitoring.coreos.com/v1\n"},
 }
 
-// readme writes the chart's README from the comments of its values.
-func readme(chart string, values *yaml.Node) error {
+// introductions are what READMEs say before the values, by the charts' names.
+var introductions = map[string]string{
+	"signalbox": "# The Helm chart\n\n```\n" +
+		"helm install signalbox charts/signalbox --namespace signalbox-system --create-namespace\n```\n\n" +
+		"It refuses a cluster on which Signalbox can't work, with the change to make.",
+	"signalbox-runtimes": "# The chart of runtimes\n\nKubeflow Trainer's stock runtimes, and what the Kubeflow SDK looks " +
+		"up, for the Trainer of Signalbox.\n\n```\n" +
+		"helm install runtimes charts/signalbox-runtimes --namespace kubeflow-system --create-namespace\n```\n",
+}
+
+// describe writes a chart's README and the schema of its values, from their comments and defaults.
+func describe(chart, name, introduction string) error {
+	content, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(content, &document); err != nil {
+		return err
+	}
+	values := document.Content[0]
 	var rows strings.Builder
 	if err := list(&rows, values, ""); err != nil {
 		return err
 	}
-	return write(filepath.Join(chart, "README.md"), `# The Helm chart
-
-`+"```"+`
-helm install signalbox charts/signalbox --namespace signalbox-system --create-namespace
-`+"```"+`
-
-It refuses a cluster on which Signalbox can't work, with the change to make.
-`+"`make generate`"+` writes this page from values.yaml.
-
-| value | default | |
-| --- | --- | --- |
-`+rows.String())
+	if err := write(filepath.Join(chart, "README.md"), introduction+"\n`make generate` writes this page from "+
+		"values.yaml.\n\n| value | default | |\n| --- | --- | --- |\n"+rows.String()); err != nil {
+		return err
+	}
+	return schema(chart, name, values)
 }
 
 // list writes a row for each value that a comment describes, and looks into those that none does.

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// narrower is what a value's default doesn't say of what it may be.
-var narrower = map[string]map[string]any{
+// narrower is what a value's default doesn't say of what it may be, by chart.
+var narrower = map[string]map[string]map[string]any{"signalbox": {
 	"replicas":                           {"minimum": 1},
 	"image.pullPolicy":                   {"enum": []string{"IfNotPresent", "Always", "Never"}},
 	"image.digest":                       {"pattern": "^(sha256:[0-9a-f]{64})?$"},
@@ -25,22 +25,26 @@ var narrower = map[string]map[string]any{
 	"verbosity":                          {"minimum": 0, "maximum": 5},
 	"kueue.waitForPodsReady":             {"type": []string{"boolean", "null"}},
 	"podDisruptionBudget.maxUnavailable": {"type": []string{"integer", "string"}},
-}
+	"extraObjects":                       {"items": map[string]any{"type": []string{"object", "string"}}},
+}, "signalbox-runtimes": {
+	"runtimes": {"items": map[string]any{"type": "string"}},
+	"images":   {"additionalProperties": map[string]any{"type": "string"}},
+}}
 
 // schema writes the JSON schema of the values: what each may be follows from its default, and nothing else may be said.
-func schema(chart string, values *yaml.Node) error {
-	used := map[string]bool{}
-	root, err := object(values, "", used)
+func schema(chart, name string, values *yaml.Node) error {
+	s := narrowed{limits: narrower[name], used: map[string]bool{}}
+	root, err := s.object(values, "")
 	if err != nil {
 		return err
 	}
-	for path := range narrower {
-		if !used[path] {
+	for path := range s.limits {
+		if !s.used[path] {
 			return fmt.Errorf("values.yaml has no %s, which the schema narrows", path)
 		}
 	}
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
-	root["title"] = "Values of the chart signalbox"
+	root["title"] = "Values of the chart " + name
 	data, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		return err
@@ -48,7 +52,13 @@ func schema(chart string, values *yaml.Node) error {
 	return write(filepath.Join(chart, "values.schema.json"), string(data)+"\n")
 }
 
-func object(node *yaml.Node, prefix string, used map[string]bool) (map[string]any, error) {
+// narrowed is a schema that is being made, with what of its limits has been used.
+type narrowed struct {
+	limits map[string]map[string]any
+	used   map[string]bool
+}
+
+func (s narrowed) object(node *yaml.Node, prefix string) (map[string]any, error) {
 	properties := map[string]any{"global": map[string]any{"type": "object"}}
 	if prefix != "" {
 		properties = map[string]any{}
@@ -58,7 +68,7 @@ func object(node *yaml.Node, prefix string, used map[string]bool) (map[string]an
 		path := prefix + key.Value
 		says, described := strings.CutPrefix(key.HeadComment, "# -- ")
 		if !described {
-			inner, err := object(value, path+".", used)
+			inner, err := s.object(value, path+".")
 			if err != nil {
 				return nil, err
 			}
@@ -86,9 +96,9 @@ func object(node *yaml.Node, prefix string, used map[string]bool) (map[string]an
 		default:
 			return nil, fmt.Errorf("values.yaml: %s is of tag %s", path, value.Tag)
 		}
-		for name, limit := range narrower[path] {
+		for name, limit := range s.limits[path] {
 			property[name] = limit
-			used[path] = true
+			s.used[path] = true
 		}
 		properties[key.Value] = property
 	}

@@ -1,7 +1,6 @@
 // Command release writes what a release has beside its binaries, which are there already: the charts' archives, plain
-// manifests, the plugin's archives with its manifest for krew, a software bill of materials for each program, and the
-// checksums of all. `make release` runs it. The same
-// commit gives the same bytes.
+// manifests, the plugin's archives with its manifest for krew, a software bill of materials for each program. Then it
+// writes the provenance, and the checksums of all. `make release` runs it. The same commit gives the same bytes.
 package main
 
 import (
@@ -9,6 +8,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,17 +25,17 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 5 {
-		fmt.Fprintln(os.Stderr, "release: want REPOSITORY DIST VERSION DATE, the last as 2006-01-02T15:04:05Z")
+	if len(os.Args) != 6 {
+		fmt.Fprintln(os.Stderr, "release: want REPOSITORY DIST VERSION COMMIT DATE, the last as 2006-01-02T15:04:05Z")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5]); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(repository, dist, version, date string) error {
+func run(repository, dist, version, commit, date string) error {
 	at, err := time.Parse(time.RFC3339, date)
 	if err != nil {
 		return err
@@ -46,7 +46,9 @@ func run(repository, dist, version, date string) error {
 	}
 	var programs []string
 	for _, e := range entries {
-		programs = append(programs, filepath.Join(dist, e.Name()))
+		if e.Name() != "notes.md" {
+			programs = append(programs, filepath.Join(dist, e.Name()))
+		}
 	}
 	for _, program := range programs {
 		bill, err := image.Materials(program, version, at)
@@ -57,6 +59,9 @@ func run(repository, dist, version, date string) error {
 			return err
 		}
 	}
+	if err := provenance(dist, version, commit); err != nil {
+		return err
+	}
 	if err := plugin(repository, dist, version, at); err != nil {
 		return err
 	}
@@ -66,8 +71,11 @@ func run(repository, dist, version, date string) error {
 			return err
 		}
 		c.Metadata.Version = strings.TrimPrefix(version, "v")
-		if name == "signalbox" { // the other's is Kubeflow Trainer's
+		if name == "signalbox" { // the other's version is Kubeflow Trainer's
 			c.Metadata.AppVersion = version
+			if err := errors.Join(locate(c), annotate(c, dist, version)); err != nil {
+				return err
+			}
 		}
 		if err := c.Validate(); err != nil {
 			return err
