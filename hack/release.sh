@@ -38,7 +38,7 @@ files() {
 # notes VERSION prints the section of the changelog.
 notes() {
 	local heading="## $1"
-	grep -qF "$heading" CHANGELOG.md || heading="## Unreleased"
+	grep -qFx "$heading" CHANGELOG.md || { echo "CHANGELOG.md has no section $heading" >&2; return 1; }
 	awk -v heading="$heading" '/^## / { inside = index($0, heading) == 1 } inside' CHANGELOG.md
 }
 

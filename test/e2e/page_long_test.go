@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// longPage reports what the page of a user costs with many TrainJobs, with one tab and with five: how long a browser
-// waits for the first view and for an event, how much memory is used, and what the API server is asked.
+// longPage reports what the page of a user costs with many TrainJobs, with one tab and with five. That is how long a
+// browser waits for the first view and for an event, how much memory is used, and what the API server is asked.
 func (g *ground) longPage(ctx context.Context, name string) {
 	ginkgo.GinkgoHelper()
 	who := both[name]

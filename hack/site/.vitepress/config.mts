@@ -54,7 +54,7 @@ export default defineConfig({
         items: [page('Install', 'install'), page('Install on your platform', 'install-platforms'),
           page('Operations', 'operations'), page('Sizing', 'sizing'), page('Security', 'security'), page('Compatibility', 'compatibility'),
           page('Reference', 'reference'), page('API reference', 'api'), page('API policy', 'api-policy'),
-          page('Release', 'release'), page('Roadmap', 'roadmap')],
+          page('Upgrade', 'upgrade'), page('Release', 'release'), page('Roadmap', 'roadmap')],
       },
       {
         text: 'Develop',

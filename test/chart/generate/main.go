@@ -271,8 +271,8 @@ var introductions = map[string]string{
 	"signalbox": "# The Helm chart\n\n```\n" +
 		"helm install signalbox charts/signalbox --namespace signalbox-system --create-namespace\n```\n\n" +
 		"It refuses a cluster on which Signalbox can't work, with the change to make.",
-	"signalbox-runtimes": "# The chart of runtimes\n\nKubeflow Trainer's stock runtimes, and what the Kubeflow SDK looks " +
-		"up, for the Trainer of Signalbox.\n\n```\n" +
+	"signalbox-runtimes": "# The chart of runtimes\n\nKubeflow Trainer's stock runtimes, and what the Kubeflow SDK " +
+		"looks up, for the Trainer of Signalbox.\n\n```\n" +
 		"helm install runtimes charts/signalbox-runtimes --namespace kubeflow-system --create-namespace\n```\n",
 }
 
