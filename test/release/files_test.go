@@ -1,10 +1,12 @@
 package release
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,5 +62,59 @@ func TestBlocks(t *testing.T) {
 	out, err := exec.Command("./blocks.sh", page, "A part").CombinedOutput()
 	if want := "helm install \\\n  a\nkubectl get a\n"; err != nil || string(out) != want {
 		t.Errorf("got %q, %v; want %q", out, err, want)
+	}
+}
+
+var (
+	refusal = regexp.MustCompile(`\{\{-? *fail \(?(?:printf )?"((?:[^"\\]|\\.)*)"`)
+	parts   = regexp.MustCompile(`%[a-z]|[:;(,] ?`)
+)
+
+// TestTroubleshooting holds that the page has a line of each message that a first-time user can run into: each reason
+// of condition Blocked, each warning, and each refusal of the chart.
+func TestTroubleshooting(t *testing.T) {
+	t.Chdir("../..")
+	content, err := os.ReadFile("docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(content)
+	reference, err := os.ReadFile("docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, reasons, _ := strings.Cut(string(reference), "## Reasons of the condition Blocked")
+	reasons, events, _ := strings.Cut(reasons, "## Events")
+	names := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(reasons, -1)
+	names = append(names, regexp.MustCompile("(?m)^\\| `(\\w+)` \\| Warning").FindAllStringSubmatch(events, -1)...)
+	if len(names) < 40 {
+		t.Fatalf("%d reasons and warnings", len(names))
+	}
+	for _, name := range names {
+		if !strings.Contains(page, "`"+name[1]+"`") {
+			t.Errorf("nothing about %s", name[1])
+		}
+	}
+	templates, err := filepath.Glob("charts/signalbox/templates/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusals := 0
+	for _, path := range templates {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, says := range refusal.FindAllStringSubmatch(string(content), -1) {
+			refusals++
+			first, _, _ := strings.Cut(strings.ReplaceAll(says[1], `\n`, ""), ". ")
+			longest := slices.MaxFunc(parts.Split(first, -1), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+			if longest = strings.TrimSpace(longest); !strings.Contains(page, longest) {
+				t.Errorf("nothing about %q, of %s", longest, path)
+			}
+		}
+	}
+	if refusals < 10 {
+		t.Errorf("%d refusals of the chart", refusals)
 	}
 }
