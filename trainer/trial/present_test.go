@@ -2,7 +2,9 @@ package trial
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -22,7 +25,10 @@ import (
 // stepOf is the ReplicatedJob of a TrainJob's JobSet, which has its name and what Kueue adds with the start.
 func stepOf(name string) *jobset.ReplicatedJob {
 	rj := &jobs(2).ReplicatedJobs[1]
-	rj.Template.Spec.Template.Annotations = map[string]string{"kueue.x-k8s.io/workload": "trainjob-" + name}
+	hash := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
+	rj.Template.Spec.Template.Annotations = map[string]string{"kueue.x-k8s.io/workload": "trainjob-" + name + "-" + hash[:5]}
+	rj.Template.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{
+		PodGroupName: ptr.To(name + "-" + hash[:10] + "-node")}
 	c := &rj.Template.Spec.Template.Spec.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "PET_MASTER_ADDR", Value: name + "-node-0-0." + name}}
 	return rj
@@ -159,5 +165,22 @@ func TestTakesJobs(t *testing.T) {
 				t.Errorf("there is no right to ask: got %v", err)
 			}
 		})
+	}
+}
+
+// TestTakesJobsAsked holds that TrainJobs which run the same ask once together about Jobs too: their pod templates have
+// the names of Kueue's Workload and of the gang.
+func TestTakesJobsAsked(t *testing.T) {
+	g := newGround(nil)
+	for _, name := range []string{"burst-1", "burst-12", "burst-2"} {
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID(name)}}
+		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("js-" + name)}}
+		js.Spec.ReplicatedJobs = []jobset.ReplicatedJob{*stepOf(name)}
+		if err := g.TakesJobs(t.Context(), job, js, &js.Spec.ReplicatedJobs[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	if g.others != 2 {
+		t.Errorf("asked %d times, want for a Job and a Service", g.others)
 	}
 }

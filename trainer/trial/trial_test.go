@@ -55,6 +55,7 @@ type ground struct {
 	*maker
 	answer, list, read error
 	asked              []*corev1.Pod
+	others             int // objects of other kinds that were asked about
 	accepts            func(*corev1.Pod) bool // what answer doesn't refuse
 	ofJobs             error                  // the answer to a Job's pod, if it isn't accepted; nil for answer
 	refused            string                 // the kind of an object that is refused
@@ -80,6 +81,7 @@ func newGround(next error, quotas ...client.Object) *ground {
 			}
 			pod, isPod := o.DeepCopyObject().(*corev1.Pod)
 			if !isPod {
+				g.others++
 				kind, err := apiutil.GVKForObject(o, scheme)
 				if u, ok := o.(*unstructured.Unstructured); ok {
 					kind, err = u.GroupVersionKind(), nil
