@@ -92,7 +92,7 @@ ifneq ($(REAL),)
 	@$(BIN)/suites beside -build '$(build)node' \
 		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-page test-waits' \
 		-- $(MAKE) test-bundled
-	@$(BIN)/suites beside -other '$(MAKE) test-node release-rehearsal first-hour' -- $(MAKE) test-kubeflow
+	@$(BIN)/suites beside -other '$(MAKE) test-node release-rehearsal PLATFORMS=linux/amd64' -- $(MAKE) test-kubeflow
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
@@ -207,7 +207,7 @@ image: go ## Build the images into dist/; PUSH=REGISTRY/NAME pushes them
 	@hack/release.sh image
 
 release-rehearsal: cluster-tool kubectl ## Rehearse the release of VERSION up to the button (Linux, root)
-	@BEFORE='$(BEFORE)' VERSION=$(or $(VERSION),v0.1.0-rc.1) $(RUN) rehearsal -- test/release/rehearse.sh
+	@BEFORE='$(BEFORE)' VERSION=$(or $(VERSION),v0.1.0-rc.1) PLATFORMS='$(PLATFORMS)' $(RUN) rehearsal -- test/release/rehearse.sh
 
 first-hour: cluster-tool kubectl ## Do what docs/quick-start.md and install.md say to those who have a cluster (Linux, root)
 	@go build -C hack/image -o $(BIN)/ ./registry

@@ -20,8 +20,8 @@ if [ "${1:-}" != inside ]; then
 	echo "Another clone gives the same bytes: $(wc -l <dist/SHA256SUMS) files, and both images."
 	rm -rf .again
 	mkdir .before/dist
-	(cd .before && GOFLAGS= go build -trimpath -ldflags '-s -w' -o "dist/signalbox-linux-$(go env GOARCH)" ./cmd/signalbox)
-	GOFLAGS= go build -C hack/image -o "$PWD/bin/" ./registry
+	(cd .before && go build -trimpath -ldflags '-s -w' -o "dist/signalbox-linux-$(go env GOARCH)" ./cmd/signalbox)
+	go build -C hack/image -o "$PWD/bin/" ./registry
 	go build -modfile=go.release.mod -o bin/cosign github.com/sigstore/cosign/v3/cmd/cosign
 	SIGNALBOX_STATE=$PWD/.cluster-rehearsal exec bin/cluster run --profile node-bare -- test/release/rehearse.sh inside
 fi
