@@ -66,7 +66,7 @@ trains() {
 	kubectl -n research delete trainjob regression --timeout=1m
 }
 began "Kueue"
-kueue >/dev/null
+(cd "$work" && kueue >/dev/null)
 all >"$work/before"
 
 began "install the commit before"
