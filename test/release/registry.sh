@@ -34,6 +34,6 @@ pasted() {
 
 # kueue has Kueue leave TrainJobs to Signalbox, as the page says.
 kueue() {
-	pasted docs/quick-start.md '1. Let Kueue' -e "s#KUEUE-CHART#$(go list -m -f '{{.Dir}}' sigs.k8s.io/kueue)/charts/kueue#"
+	pasted docs/quick-start.md '1. Let Kueue' -e "s#KUEUE-CHART#$(go list -C "$repository" -m -f '{{.Dir}}' sigs.k8s.io/kueue)/charts/kueue#"
 	kubectl -n kueue-system rollout status deployment kueue-controller-manager --timeout=2m
 }
