@@ -88,6 +88,7 @@ began "uninstall"
 kubectl delete -k examples/training --timeout=1m --ignore-not-found >/dev/null
 helm uninstall runtimes --wait
 helm uninstall signalbox --namespace signalbox-system --wait
+kubectl -n signalbox-system wait --for=delete pod -l app.kubernetes.io/part-of=signalbox --timeout=1m
 kubectl delete crd $(kubectl get crd -o name | grep -E '(trainer\.kubeflow|usage\.signalbox)' | sed 's#.*/##')
 all >"$work/after"
 if ! diff "$work/before" "$work/after"; then
