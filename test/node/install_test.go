@@ -109,7 +109,7 @@ var _ = ginkgo.Describe("docs/dashboard.md", func() {
 				gomega.Expect(err).NotTo(gomega.HaveOccurred())
 			}
 			upgrade("--set", "dashboard.enabled=true", "--set", "dashboard.image.repository=signalbox.test/dashboard",
-				"--set-string", "dashboard.image.tag=1")
+				"--set-string", "dashboard.image.tag=1", "--set", "dashboard.namespace="+g.namespace)
 			ginkgo.DeferCleanup(func() { upgrade("--set", "dashboard.enabled=false") })
 			pages := pods(ctx, client.InNamespace("signalbox-system"),
 				client.MatchingLabels{"app.kubernetes.io/name": "signalbox-dashboard"})
@@ -131,7 +131,7 @@ var _ = ginkgo.Describe("docs/dashboard.md", func() {
 				}
 			}
 			gomega.Eventually(view("member")).Should(gomega.And(gomega.HavePrefix("200 "), gomega.ContainSubstring("Running")))
-			gomega.Expect(view("stranger")()).To(gomega.ContainSubstring(`cannot get resource "trainjobs"`))
+			gomega.Expect(view("stranger")()).To(gomega.ContainSubstring("you may not list and watch trainjobs.trainer.kubeflow.org"))
 			gomega.Expect(view("")()).To(gomega.And(gomega.HavePrefix("401 "), gomega.ContainSubstring("no bearer token")))
 		})
 })
