@@ -131,7 +131,8 @@ var _ = ginkgo.Describe("docs/dashboard.md", func() {
 				}
 			}
 			gomega.Eventually(view("member")).Should(gomega.And(gomega.HavePrefix("200 "), gomega.ContainSubstring("Running")))
-			gomega.Expect(view("stranger")()).To(gomega.ContainSubstring("you may not list and watch trainjobs.trainer.kubeflow.org"))
+			gomega.Expect(view("stranger")()).To(gomega.ContainSubstring(
+				"you may not list and watch trainjobs.trainer.kubeflow.org"))
 			gomega.Expect(view("")()).To(gomega.And(gomega.HavePrefix("401 "), gomega.ContainSubstring("no bearer token")))
 		})
 })

@@ -120,8 +120,8 @@ func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
 	if err != nil {
 		return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)
 	}
-	// Of each TrainJob is its name, and with a hash that of its Workload (5 digits), which Kueue has in the pod template of
-	// a Job, and that of its gang (10).
+	// Of each TrainJob is its name, and with a hash that of its Workload (5 digits), which Kueue has in the pod template
+	// of a Job, and that of its gang (10).
 	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(job.Name) + `(-[0-9a-f]{5}|-[0-9a-f]{10})?\b`)
 	content = append([]byte(job.Namespace+" "), name.ReplaceAll(content, nil)...) // a namespace may have the name
 	return sha256.Sum256(content), nil

@@ -26,7 +26,8 @@ import (
 func stepOf(name string) *jobset.ReplicatedJob {
 	rj := &jobs(2).ReplicatedJobs[1]
 	hash := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
-	rj.Template.Spec.Template.Annotations = map[string]string{"kueue.x-k8s.io/workload": "trainjob-" + name + "-" + hash[:5]}
+	rj.Template.Spec.Template.Annotations = map[string]string{
+		"kueue.x-k8s.io/workload": "trainjob-" + name + "-" + hash[:5]}
 	rj.Template.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{
 		PodGroupName: ptr.To(name + "-" + hash[:10] + "-node")}
 	c := &rj.Template.Spec.Template.Spec.Containers[0]
