@@ -55,7 +55,7 @@ type ground struct {
 	*maker
 	answer, list, read error
 	asked              []*corev1.Pod
-	others             int // objects of other kinds that were asked about
+	others             int                    // objects of other kinds that were asked about
 	accepts            func(*corev1.Pod) bool // what answer doesn't refuse
 	ofJobs             error                  // the answer to a Job's pod, if it isn't accepted; nil for answer
 	refused            string                 // the kind of an object that is refused
