@@ -48,7 +48,7 @@ func views() []View {
 				After:    []After{{Name: evil, Href: "/x", When: evil, State: evil}},
 				Flavors:  []Short{{Flavor: evil, Unsuitable: evil}},
 				Ahead:    waits,
-				Clusters: []Elsewhere{{Cluster: evil, State: evil, Code: evil, Text: evil, Unread: evil, Pods: []Pod{{Rank: evil}}}},
+				Clusters: []Elsewhere{{evil, evil, evil, evil, evil, []Pod{{Rank: evil}}}},
 				History:  []Moment{{at, evil, evil}},
 				Pods: []Pod{
 					{Rank: evil, Name: evil, Phase: evil, Node: evil, Rack: evil, Logs: "/x"},
