@@ -25,8 +25,13 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
-// mostWaiting is how many of a ClusterQueue's line are shown.
-const mostWaiting = 20
+// mostWaiting is how many of a ClusterQueue's line are shown, and mostInAll of all lines together, if that leaves each
+// leastWaiting: a browser draws so many at once.
+const (
+	mostWaiting  = 20
+	leastWaiting = 1
+	mostInAll    = 200
+)
 
 // now shows who holds which quota, and who waits.
 func (v *viewer) now(ctx context.Context, k *known, _ serve.Request) (serve.Answer, error) {
@@ -175,6 +180,7 @@ func cohortsOf(k *known, held []holding, p *plans) []page.Cohort {
 	}
 	lends := lentBy(k.queues)
 	by := map[string][]page.Queue{}
+	most := min(mostWaiting, max(leastWaiting, mostInAll/max(len(k.ClusterQueues), 1)))
 	for i := range k.ClusterQueues {
 		cq := &k.ClusterQueues[i]
 		queue := page.Queue{Name: cq.Name}
@@ -182,7 +188,7 @@ func cohortsOf(k *known, held []holding, p *plans) []page.Cohort {
 			queue.Quotas = append(queue.Quotas, quotaOf(r, held, lends))
 		}
 		line := k.index.Line(cq.Name)
-		for place, wl := range line[:min(mostWaiting, len(line))] {
+		for place, wl := range line[:min(most, len(line))] {
 			queue.Waiting = append(queue.Waiting, waitingOf(k, wl, place+1, p))
 		}
 		queue.More = len(line) - len(queue.Waiting)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -226,3 +227,36 @@ kind: TrainJob
 metadata: {name: over, namespace: team, uid: over}
 spec: {runtimeRef: {name: torch}}
 status: {state: Complete, conditions: [{type: Complete, status: "True", reason: JobsCompleted}]}`
+
+// TestManyLines holds that of many lines only the first are shown, and how many more there are: a browser draws so many
+// at once.
+func TestManyLines(t *testing.T) {
+	line := func(queues int) page.Queue {
+		var more []string
+		for i := range 3 {
+			more = append(more, "apiVersion: kueue.x-k8s.io/v1beta2\nkind: Workload\nmetadata: {namespace: team, name: more-"+
+				strconv.Itoa(i)+"}\nspec: {queueName: queue, podSets: [{name: node, count: 1, template: {spec: {containers: "+
+				"[{name: node, image: i, resources: {requests: {nvidia.com/gpu: 8}}}]}}}]}\n")
+		}
+		for i := range queues {
+			more = append(more,
+				"apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: more-"+strconv.Itoa(i)+"}\n")
+		}
+		now := get(t, view(newTrial(t, interceptor.Funcs{}, more...), true), "/").View.(page.Now)
+		for _, c := range now.Cohorts {
+			for _, q := range c.Queues {
+				if q.Name == "cq" {
+					return q
+				}
+			}
+		}
+		t.Fatal("cq isn't shown")
+		return page.Queue{}
+	}
+	few, many := line(0), line(150)
+	all := len(few.Waiting) + few.More
+	if len(few.Waiting) < 2 || len(many.Waiting) != leastWaiting || many.More != all-leastWaiting {
+		t.Errorf("of %d, %d are shown and %d more, and beside 150 others %d and %d more",
+			all, len(few.Waiting), few.More, len(many.Waiting), many.More)
+	}
+}

@@ -48,11 +48,17 @@
     };
   }
 
+  // A formatter for each form: making one costs more than what it writes.
+  const shown = (form) => new Intl.DateTimeFormat([], form);
+  const clock = shown({ timeStyle: "short" }), date = shown({ dateStyle: "medium", timeStyle: "short" });
+  const full = shown({ dateStyle: "full", timeStyle: "long" });
+
   function dress() {
+    const now = new Date().toDateString();
     for (const time of view().querySelectorAll("time, [data-at]")) {
-      const at = new Date(time.dateTime || time.dataset.at), today = at.toDateString() === new Date().toDateString();
-      time.textContent = at.toLocaleString([], today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
-      if (time.dateTime) time.title = at.toLocaleString([], { dateStyle: "full", timeStyle: "long" });
+      const at = new Date(time.dateTime || time.dataset.at);
+      time.textContent = (at.toDateString() === now ? clock : date).format(at);
+      if (time.dateTime) time.title = full.format(at);
     }
     const title = view().querySelector("[data-title]");
     if (title) document.title = title.dataset.title + " · Signalbox";
