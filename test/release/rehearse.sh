@@ -54,10 +54,10 @@ refused hack/verify-release.sh "$work/changed"
 KEY=$work/another.pub refused hack/verify-release.sh dist "${artifacts[@]}"
 echo "Not verified: an image that nobody signed, a file that was changed, and all of it by another key."
 
-# all is the names of what is in the cluster, but for what comes and goes by itself.
+# all is the names of what is in the cluster, but for what comes and goes by itself, as Kueue's pods after its restart.
 all() {
 	kubectl api-resources --verbs=list -o name | grep -vE '^(events|leases|pods\.metrics)|^(localqueues|clusterqueues)\.visibility' |
-		while read -r kind; do kubectl get "$kind" -A -o name --ignore-not-found 2>/dev/null | sed "s#^#$kind #"; done | sort
+		while read -r kind; do kubectl get "$kind" -A -o name --ignore-not-found 2>/dev/null | sed "s#^#$kind #"; done | grep -v '/kueue-controller-manager-' | sort
 }
 # trains runs two PyTorch processes to their end.
 trains() {
