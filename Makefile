@@ -115,8 +115,10 @@ test-e2e: e2e-tool ## The end-to-end suite on one control plane; FOCUS=regexp
 GANG_SPECS := Gangs|PodGroup API
 suite.bundled = PROFILE=bundled LABELS='!kueue$(if $(REAL), && !waits)' $(if $(REAL),SKIP='$(GANG_SPECS)') $(BUNDLED)
 suite.waits = PROFILE=bundled LABELS=waits $(call state,waits) $(BUNDLED)
-suite.gangs = PROFILE=bundled FOCUS='$(GANG_SPECS)' $(call state,gangs)
-suite.gangs-new = $(suite.gangs) $(BUNDLED)
+# What repeats for minutes runs on BUNDLED, and with GANG_LABELS= on the other release too.
+GANG_LABELS ?= !repeats
+suite.gangs = PROFILE=bundled FOCUS='$(GANG_SPECS)' LABELS='$(GANG_LABELS)' $(call state,gangs)
+suite.gangs-new = $(suite.gangs) LABELS= $(BUNDLED)
 suite.kubeflow = PROFILE=kubeflow LABELS='!repeats && !kueue'
 suite.kubeflow-2.1 = PROFILE=kubeflow-2.1 $(call state,2.1)
 suite.repeats = PROFILE=kubeflow LABELS=repeats

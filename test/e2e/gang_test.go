@@ -71,7 +71,8 @@ func gangSpecs() {
 		ginkgo.AddReportEntry("gangs: of 9 pods with room for 8, 8 bound without a gang; 0 with, and 9 with one node more")
 	})
 
-	ginkgo.It("never deadlock: two jobs of 6 nodes on 8, started at once, 20 times", func(ctx context.Context) {
+	repeats := ginkgo.Label("repeats")
+	ginkgo.It("never deadlock: two jobs of 6 nodes on 8, started at once, 20 times", repeats, func(ctx context.Context) {
 		const rounds = 20
 		low, _ := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 96})
@@ -122,7 +123,7 @@ func gangSpecs() {
 		ginkgo.AddReportEntry("gangs: initializers (2 pods) → trainer (2) and nodes (3) → launcher (1) ran to their ends")
 	})
 
-	ginkgo.It("leave nothing behind: 50 preemptions, 50 restarts, 100 finishes", func(ctx context.Context) {
+	ginkgo.It("leave nothing behind: 50 preemptions, 50 restarts, 100 finishes", repeats, func(ctx context.Context) {
 		const pairs = 50
 		low, high := makePriorities(ctx)
 		moreNodes(ctx, "a100", nodesOfKind, 5) // 104 GPUs
