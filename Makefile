@@ -92,7 +92,7 @@ ifneq ($(REAL),)
 	@$(BIN)/suites beside -build '$(build)node' \
 		-other '$(MAKE) test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-new) test-page test-waits' \
 		-- $(MAKE) test-bundled
-	@$(BIN)/suites beside -other '$(MAKE) test-node release-rehearsal PLATFORMS=linux/$$(go env GOARCH)' -- $(MAKE) test-kubeflow
+	@$(BIN)/suites beside -other '$(MAKE) test-node' -- $(MAKE) test-kubeflow
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
