@@ -11,6 +11,7 @@ issuer=(--certificate-oidc-issuer https://token.actions.githubusercontent.com --
 signer=("${issuer[@]}" '^https://github.com/signalbox-dev/signalbox/\.github/workflows/release\.yml@refs/tags/v')
 builder=("${issuer[@]}" '^https://github.com/slsa-framework/slsa-github-generator/\.github/workflows/generator_container_slsa3\.yml@refs/tags/v')
 [ -z "${KEY:-}" ] || signer=(--key "$KEY" --insecure-ignore-tlog)
+[ $# -ge 2 ] || { echo "usage: $0 DIST NAME@DIGEST…: name what is to be verified; DIST/artifacts.txt has it" >&2; exit 2; }
 dist=$1
 shift
 "$cosign" verify-blob "${signer[@]}" --bundle "$dist/SHA256SUMS.sigstore.json" "$dist/SHA256SUMS"

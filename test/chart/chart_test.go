@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/lint/support"
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,7 +54,8 @@ var sets = map[string]string{
 		"usage: {enabled: true, teamLabel: team}, grow: {enabled: true}}",
 	"page": "dashboard: {enabled: true, namespace: lab, allowChanges: true, tlsSecret: page}\n" +
 		"podLabels: {a: b}\nimagePullSecrets: [{name: pull}]\nnodeSelector: {pool: system}\n" +
-		"metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}}\n" +
+		"metrics: {podMonitor: {enabled: true, labels: {release: prometheus}, authorization: {credentials: {name: t, key: " +
+		"token}}}}\n" +
 		"extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}, \"apiVersion: v1\\nkind: ConfigMap" +
 		"\\nmetadata: {name: {{ .Release.Name }}-theirs}\"]",
 }
@@ -71,6 +73,36 @@ WKRlq+TJlJm7qhFfE3ai7U+dZKF/33jqDXGoj8U9C0ll1PZ5WQM=
 `
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// TestMonitors holds that what is made for the Prometheus operator has fields that the operator knows, and no others.
+func TestMonitors(t *testing.T) {
+	kinds := map[string]func() any{
+		"ServiceMonitor": func() any { return &monitoringv1.ServiceMonitor{} },
+		"PodMonitor":     func() any { return &monitoringv1.PodMonitor{} },
+		"PrometheusRule": func() any { return &monitoringv1.PrometheusRule{} },
+	}
+	seen := map[string]bool{}
+	for name, values := range sets {
+		got, err := Render(repository, values+"\ncrds: {install: false}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range strings.Split(got, "\n---\n") {
+			for kind, made := range kinds {
+				if !strings.Contains(document, "\nkind: "+kind+"\n") {
+					continue
+				}
+				seen[kind] = true
+				if err := yaml.UnmarshalStrict([]byte(document), made()); err != nil {
+					t.Errorf("%s: %s: %v", name, kind, err)
+				}
+			}
+		}
+	}
+	if len(seen) != len(kinds) {
+		t.Errorf("only %v are made", seen)
+	}
+}
 
 // TestNetworkPolicy holds that the policy lets each port of the managers be reached, that of the webhooks from anywhere
 // unless the values say otherwise, and that there is none where it would have no effect.
@@ -276,11 +308,13 @@ func TestSchema(t *testing.T) {
 			"values",
 		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this " +
 			"field of kueue.waitForPodsReady",
-		"webhook: {url: \"https://10.0.0.1:9443\"}":                    "webhook.url names an address",
-		"policies: {enabled: false}\nconfig: {grow: {enabled: true}}":  "config.grow.enabled needs policies.enabled",
-		"webhook: {port: 8081}":                                        "can't have the same port",
-		"webhook: {port: 8080}":                                        "can't have the same port",
-		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}": "can't have the same port",
+		"webhook: {url: \"https://10.0.0.1:9443\"}":                               "webhook.url names an address",
+		"policies: {enabled: false}\nconfig: {grow: {enabled: true}}":             "config.grow.enabled needs policies.enabled",
+		"metrics: {podMonitor: {enabled: true}}":                                  "metrics.podMonitor.authorization is empty",
+		"metrics: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}": "would be scraped twice",
+		"webhook: {port: 8081}":                                                   "can't have the same port",
+		"webhook: {port: 8080}":                                                   "can't have the same port",
+		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}":            "can't have the same port",
 	} {
 		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -114,15 +116,39 @@ func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err er
 	return &admission.PendingError{RetryAfter: presentFor, Err: err}
 }
 
-// questionOf returns the question whether a TrainJob's namespace takes objects.
-func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
-	content, err := json.Marshal(objects)
-	if err != nil {
-		return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)
+// shared returns an object without what each TrainJob has of its own by a hash: its Workload's name, which Kueue puts
+// into the template of its pods, and its gang's. It also returns the ServiceAccount, which has to be there.
+func shared(o client.Object) (without client.Object, account string) {
+	without = o.DeepCopyObject().(client.Object)
+	strip := func(annotations map[string]string, pod *corev1.PodSpec) {
+		delete(annotations, kueue.WorkloadAnnotation)
+		if pod.SchedulingGroup != nil {
+			pod.SchedulingGroup.PodGroupName = nil
+		}
+		account = pod.ServiceAccountName
 	}
-	// Of each TrainJob is its name, and with a hash that of its Workload (5 digits), which Kueue has in the pod template
-	// of a Job, and that of its gang (10).
-	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(job.Name) + `(-[0-9a-f]{5}|-[0-9a-f]{10})?\b`)
-	content = append([]byte(job.Namespace+" "), name.ReplaceAll(content, nil)...) // a namespace may have the name
-	return sha256.Sum256(content), nil
+	switch made := without.(type) {
+	case *batchv1.Job:
+		strip(made.Spec.Template.Annotations, &made.Spec.Template.Spec)
+	case *corev1.Pod:
+		strip(made.Annotations, &made.Spec)
+	}
+	return without, account
+}
+
+// questionOf returns the question whether a TrainJob's namespace takes objects. A namespace and a ServiceAccount may
+// have its name in theirs.
+func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
+	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(job.Name) + `\b`)
+	asked := []any{job.Namespace}
+	for _, o := range objects {
+		without, account := shared(o)
+		content, err := json.Marshal(without)
+		if err != nil {
+			return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)
+		}
+		asked = append(asked, account, name.ReplaceAll(content, nil))
+	}
+	content, err := json.Marshal(asked)
+	return sha256.Sum256(content), err
 }

@@ -184,4 +184,16 @@ func TestTakesJobsAsked(t *testing.T) {
 	if g.others != 2 {
 		t.Errorf("asked %d times, want for a Job and a Service", g.others)
 	}
+	// Of two ServiceAccounts with their TrainJobs' names, one may not be there.
+	for _, name := range []string{"burst-1", "burst-2"} {
+		rj := stepOf(name)
+		rj.Template.Spec.Template.Spec.ServiceAccountName = name + "-12345"
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+		if err := g.TakesPods(t.Context(), job, rj); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(g.asked) != 2 {
+		t.Errorf("asked about %d pods, each with a ServiceAccount of its own", len(g.asked))
+	}
 }
