@@ -308,13 +308,13 @@ func TestSchema(t *testing.T) {
 			"values",
 		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this " +
 			"field of kueue.waitForPodsReady",
-		"webhook: {url: \"https://10.0.0.1:9443\"}":                               "webhook.url names an address",
-		"policies: {enabled: false}\nconfig: {grow: {enabled: true}}":             "config.grow.enabled needs policies.enabled",
-		"metrics: {podMonitor: {enabled: true}}":                                  "metrics.podMonitor.authorization is empty",
-		"metrics: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}": "would be scraped twice",
-		"webhook: {port: 8081}":                                                   "can't have the same port",
-		"webhook: {port: 8080}":                                                   "can't have the same port",
-		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}":            "can't have the same port",
+		"webhook: {url: \"https://10.0.0.1:9443\"}":                       "webhook.url names an address",
+		"policies: {enabled: false}\nconfig: {grow: {enabled: true}}":     "config.grow.enabled needs policies.enabled",
+		"metrics: {podMonitor: {enabled: true}}":                          "metrics.podMonitor.authorization is empty",
+		"metrics: {podMonitor: &on {enabled: true}, serviceMonitor: *on}": "would be scraped twice",
+		"webhook: {port: 8081}":                                           "can't have the same port",
+		"webhook: {port: 8080}":                                           "can't have the same port",
+		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}":    "can't have the same port",
 	} {
 		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)

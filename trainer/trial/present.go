@@ -136,8 +136,8 @@ func shared(o client.Object) (without client.Object, account string) {
 	return without, account
 }
 
-// questionOf returns the question whether a TrainJob's namespace takes objects. A namespace and a ServiceAccount may
-// have its name in theirs.
+// questionOf returns the question whether a TrainJob's namespace takes objects. The name of a namespace or of a
+// ServiceAccount may contain its name.
 func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
 	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(job.Name) + `\b`)
 	asked := []any{job.Namespace}
