@@ -35,6 +35,7 @@ files() {
 	notes "${version%%-*}" >dist/notes.md
 	build signalbox "${linux[@]}"
 	build kubectl-signalbox "${platforms[@]}"
+	licences
 	go run -C test/chart ./release "$PWD" "$PWD/dist" "$version" "$commit" "$date"
 	touch -d "$date" dist/*.tgz # helm push takes it for the time at which a chart was made
 	cat dist/SHA256SUMS
@@ -44,13 +45,17 @@ files() {
 notes() {
 	local heading="## $1"
 	grep -qFx "$heading" CHANGELOG.md || { echo "CHANGELOG.md has no section $heading" >&2; return 1; }
-	awk -v heading="$heading" '/^## / { inside = index($0, heading) == 1 } inside' CHANGELOG.md
+	awk -v heading="$heading" '/^## / { inside = $0 == heading } inside' CHANGELOG.md
 }
+
+# licences leaves the texts of the licences of what is linked.
+licences() { go run -C hack/image ./notice "$PWD" "$PWD/dist/LICENSES.txt"; }
 
 # image PROGRAM SUFFIX
 image() {
 	go run -C hack/image ./build --dist "$PWD/dist" --version "$version" --revision "$commit" --date "$date" \
-		--program "$1" --name "signalbox-dev/signalbox$2" ${PUSH:+--push "$PUSH$2"}
+		--program "$1" --name "signalbox-dev/signalbox$2" \
+		--text "$PWD/LICENSE" --text "$PWD/NOTICE" --text "$PWD/dist/LICENSES.txt" ${PUSH:+--push "$PUSH$2"}
 }
 
 images() {
@@ -64,6 +69,7 @@ image)
 	mkdir -p dist
 	build signalbox "${linux[@]}"
 	build kubectl-signalbox "${linux[@]}"
+	licences
 	images
 	;;
 both)

@@ -180,7 +180,13 @@ func cohortsOf(k *known, held []holding, p *plans) []page.Cohort {
 	}
 	lends := lentBy(k.queues)
 	by := map[string][]page.Queue{}
-	most := min(mostWaiting, max(leastWaiting, mostInAll/max(len(k.ClusterQueues), 1)))
+	lines := 0
+	for i := range k.ClusterQueues {
+		if len(k.index.Line(k.ClusterQueues[i].Name)) > 0 {
+			lines++
+		}
+	}
+	most := min(mostWaiting, max(leastWaiting, mostInAll/max(lines, 1)))
 	for i := range k.ClusterQueues {
 		cq := &k.ClusterQueues[i]
 		queue := page.Queue{Name: cq.Name}

@@ -231,16 +231,21 @@ status: {state: Complete, conditions: [{type: Complete, status: "True", reason: 
 // TestManyLines holds that of many lines only the first are shown, and how many more there are: a browser draws so many
 // at once.
 func TestManyLines(t *testing.T) {
-	line := func(queues int) page.Queue {
-		var more []string
-		for i := range 3 {
-			more = append(more, "apiVersion: kueue.x-k8s.io/v1beta2\nkind: Workload\nmetadata: {namespace: team, name: more-"+
-				strconv.Itoa(i)+"}\nspec: {queueName: queue, podSets: [{name: node, count: 1, template: {spec: {containers: "+
-				"[{name: node, image: i, resources: {requests: {nvidia.com/gpu: 8}}}]}}}]}\n")
-		}
+	const kind = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: "
+	waits := func(name, queue string) string {
+		return kind + "Workload\nmetadata: {namespace: team, name: " + name + "}\nspec: {queueName: " + queue +
+			", podSets: [{name: node, count: 1, template: {spec: {containers: [{name: node, image: i, " +
+			"resources: {requests: {nvidia.com/gpu: 8}}}]}}}]}\n"
+	}
+	line := func(queues int, idle bool) page.Queue {
+		more := []string{waits("a", "queue"), waits("b", "queue"), waits("c", "queue")}
 		for i := range queues {
-			more = append(more,
-				"apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: more-"+strconv.Itoa(i)+"}\n")
+			name := "more-" + strconv.Itoa(i)
+			more = append(more, kind+"ClusterQueue\nmetadata: {name: "+name+"}\n")
+			if !idle {
+				more = append(more, waits(name, name),
+					kind+"LocalQueue\nmetadata: {namespace: team, name: "+name+"}\nspec: {clusterQueue: "+name+"}\n")
+			}
 		}
 		now := get(t, view(newTrial(t, interceptor.Funcs{}, more...), true), "/").View.(page.Now)
 		for _, c := range now.Cohorts {
@@ -253,10 +258,10 @@ func TestManyLines(t *testing.T) {
 		t.Fatal("cq isn't shown")
 		return page.Queue{}
 	}
-	few, many := line(0), line(150)
+	few, many := line(150, true), line(150, false)
 	all := len(few.Waiting) + few.More
 	if len(few.Waiting) < 2 || len(many.Waiting) != leastWaiting || many.More != all-leastWaiting {
-		t.Errorf("of %d, %d are shown and %d more, and beside 150 others %d and %d more",
-			all, len(few.Waiting), few.More, len(many.Waiting), many.More)
+		t.Errorf("beside 150 lines in which nobody waits, %d are shown and %d more; beside 150 others %d and %d more",
+			len(few.Waiting), few.More, len(many.Waiting), many.More)
 	}
 }

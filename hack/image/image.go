@@ -29,6 +29,8 @@ type Program struct {
 	File string
 	// Path is where it lies in the image, absolute; the image's entrypoint.
 	Path string
+	// Texts are files that are put into /licenses.
+	Texts []string
 	// Args are given to it unless whoever runs the image gives others.
 	Args []string
 	// Architecture is Go's name of it; the operating system is Linux.
@@ -77,20 +79,29 @@ func (p Program) user() string {
 }
 
 func (p Program) layer() (v1.Layer, error) {
-	content, err := os.ReadFile(p.File)
-	if err != nil {
-		return nil, err
-	}
 	var out bytes.Buffer
 	files := tar.NewWriter(&out)
-	if err := files.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeReg, Name: p.Path[1:], Mode: 0o755, Size: int64(len(content)),
-		ModTime: p.Created.UTC(), Format: tar.FormatPAX,
-	}); err != nil {
+	put := func(from, to string, mode int64) error {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := files.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg, Name: to, Mode: mode, Size: int64(len(content)),
+			ModTime: p.Created.UTC(), Format: tar.FormatPAX,
+		}); err != nil {
+			return err
+		}
+		_, err = files.Write(content)
+		return err
+	}
+	if err := put(p.File, p.Path[1:], 0o755); err != nil {
 		return nil, err
 	}
-	if _, err := files.Write(content); err != nil {
-		return nil, err
+	for _, text := range p.Texts {
+		if err := put(text, "licenses/"+filepath.Base(text), 0o644); err != nil {
+			return nil, err
+		}
 	}
 	if err := files.Close(); err != nil {
 		return nil, err

@@ -57,8 +57,8 @@ func promised() ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// broken returns the names of a released version that are gone, and that the page doesn't list as removed: in a code
-// span of a table below a heading that begins with "Removed".
+// broken returns the names of a released version that are gone, and that the page doesn't list as removed: with what
+// they are ("Metrics: signalbox_build_info"), in the first column of a table below a heading of "Removed".
 func broken(released, now []string, page string) (gone []string) {
 	removed, inside := map[string]bool{}, false
 	for line := range strings.Lines(page) {
@@ -66,13 +66,12 @@ func broken(released, now []string, page string) (gone []string) {
 			inside = strings.HasPrefix(strings.TrimLeft(line, "# "), "Removed")
 		}
 		if inside && strings.HasPrefix(line, "| ") {
-			for _, name := range code.FindAllStringSubmatch(line, -1) {
-				removed[name[1]] = true
-			}
+			first, _, _ := strings.Cut(line[2:], " |")
+			removed[strings.Trim(first, "`")] = true
 		}
 	}
 	for _, name := range released {
-		if _, bare, _ := strings.Cut(name, ": "); !slices.Contains(now, name) && !removed[bare] {
+		if !slices.Contains(now, name) && !removed[name] {
 			gone = append(gone, name)
 		}
 	}

@@ -44,8 +44,8 @@ func TestNames(t *testing.T) {
 
 func TestBroken(t *testing.T) {
 	released := []string{"Metrics: a", "Metrics: a{x}", "Events: B", "Events: C"}
-	page := "# Upgrade\n`C` is mentioned\n## v0.3\n### Removed\n| name | instead |\n| `a{x}` | `y` |\n### Changed\n" +
-		"| `B` |\n"
+	page := "# Upgrade\n`C` is mentioned\n## v0.3\n### Removed\n| name | instead |\n| `Metrics: a{x}` | `Events: B` |\n" +
+		"### Changed\n| `Events: B` |\n"
 	if got := broken(released, []string{"Metrics: a"}, page); !slices.Equal(got, []string{"Events: B", "Events: C"}) {
 		t.Errorf("got %q", got)
 	}

@@ -6,4 +6,4 @@ awk -v heading="$2" '
 	/^#+ / && !open { inside = index($0, heading) > 0 }
 	!/^```/ { text = text $0 "\n"; next }
 	open { open = 0; if (wanted && text !~ /^\$ / && text ~ /(^|\n) *(kubectl|helm|make|apt-get) /) printf "%s", text; next }
-	{ open = 1; wanted = inside && ($0 == "```" || $0 ~ /^```sh( |$)/); text = "" }' "$1"
+	{ open = 1; wanted = inside && ($0 == "```" || $0 ~ /^```(ba)?sh( |$)/); text = "" }' "$1"

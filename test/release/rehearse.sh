@@ -37,8 +37,19 @@ echo '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"}' >"$
 SIGN="--key $work/cosign.key --signing-config $work/signing.json --yes" hack/publish.sh "$registry"
 mapfile -t artifacts <dist/artifacts.txt
 
+# What SLSA's generator adds to the images, in its form.
+(cd "$work" && cosign generate-key-pair --output-key-prefix builder)
+export BUILDER_KEY=$work/builder.pub SLSA=1
+for artifact in "${artifacts[@]:0:2}"; do
+	cosign attest --key "$work/builder.key" --signing-config "$work/signing.json" --yes $COSIGN_ARGS \
+		--new-bundle-format=false --type slsaprovenance --predicate dist/provenance.json "$artifact"
+done
+
 began "verify"
-hack/verify-release.sh dist "${artifacts[@]}"
+release=$work/release
+mkdir "$release" # as users have it who download it
+cp $(hack/publish.sh files) "$release"
+hack/verify-release.sh "$release" "${artifacts[@]}"
 refused() {
 	if "$@" >"$work/refused" 2>&1; then
 		cat "$work/refused"
@@ -46,13 +57,18 @@ refused() {
 		exit 1
 	fi
 }
-refused hack/verify-release.sh dist "$registry/before@$(cat .before/dist/signalbox.digest)"
-cp -r dist "$work/changed"
+refused hack/verify-release.sh "$release" "$registry/before@$(cat .before/dist/signalbox.digest)"
+cp -r "$release" "$work/changed"
 echo >>"$work/changed/signalbox.yaml"
-refused hack/verify-release.sh "$work/changed"
+refused hack/verify-release.sh "$work/changed" "${artifacts[@]}"
+cp -r "$release" "$work/added"
+touch "$work/added/install.sh"
+refused hack/verify-release.sh "$work/added" "${artifacts[@]}"
+refused hack/verify-release.sh "$release"
 (cd "$work" && cosign generate-key-pair --output-key-prefix another)
-KEY=$work/another.pub refused hack/verify-release.sh dist "${artifacts[@]}"
-echo "Not verified: an image that nobody signed, a file that was changed, and all of it by another key."
+KEY=$work/another.pub refused hack/verify-release.sh "$release" "${artifacts[@]}"
+BUILDER_KEY=$work/another.pub refused hack/verify-release.sh "$release" "${artifacts[@]}"
+echo "Not verified: an image that nobody signed, a file that was changed or added, nothing, and all of it by other keys."
 
 # all is the names of what is in the cluster, but for what comes and goes by itself, as Kueue's pods after its restart.
 all() {

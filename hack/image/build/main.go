@@ -31,6 +31,7 @@ type options struct {
 	// program is the manager's, or the plugin's for the page.
 	program string
 	date    time.Time
+	texts   []string
 }
 
 func main() {
@@ -51,6 +52,10 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.revision, "revision", "", "commit")
 	flags.StringVar(&o.reference, "name", "signalbox-dev/signalbox", "name of the image in the archives")
 	flags.StringVar(&o.push, "push", "", "REGISTRY/NAME to push to as well")
+	flags.Func("text", "file for /licenses in the image; may be repeated", func(path string) error {
+		o.texts = append(o.texts, path)
+		return nil
+	})
 	date := flags.String("date", "", "time of the commit, as 2006-01-02T15:04:05Z")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -93,7 +98,7 @@ func makeImages(o options) (*images, error) {
 		}
 		architecture := program[strings.LastIndex(program, "-")+1:]
 		img, err := image.Program{
-			File: program, Path: "/" + o.program, Architecture: architecture, Labels: labels, Created: o.date,
+			File: program, Path: "/" + o.program, Architecture: architecture, Labels: labels, Created: o.date, Texts: o.texts,
 		}.Build()
 		if err != nil {
 			return nil, err

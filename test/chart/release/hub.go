@@ -51,7 +51,13 @@ func repositoryOf(image string) string {
 
 // locate has the values of a chart name the images where they are to be, so that users needn't.
 func locate(c *helmchart.Chart) error {
+	found := false
 	for _, f := range c.Raw {
+		if f.Name == "README.md" {
+			f.Data = bytes.ReplaceAll(f.Data, []byte("signalbox-dev/signalbox`"), []byte(repositoryOf("signalbox")+"`"))
+			f.Data = bytes.ReplaceAll(f.Data, []byte("signalbox-dev/signalbox-dashboard`"),
+				[]byte(repositoryOf("signalbox-dashboard")+"`"))
+		}
 		if f.Name != "values.yaml" {
 			continue
 		}
@@ -62,9 +68,15 @@ func locate(c *helmchart.Chart) error {
 			}
 			f.Data = bytes.Replace(f.Data, before, []byte("repository: "+repositoryOf(name)+"\n"), 1)
 		}
-		return yaml.Unmarshal(f.Data, &c.Values)
+		if err := yaml.Unmarshal(f.Data, &c.Values); err != nil {
+			return err
+		}
+		found = true
 	}
-	return errors.New("the chart has no values.yaml")
+	if !found {
+		return errors.New("the chart has no values.yaml")
+	}
+	return nil
 }
 
 // items returns the items of a list in Markdown, each the first sentence of it on one line.

@@ -44,9 +44,14 @@ type selector struct {
 
 // plugin writes an archive of the plugin for each platform of which dist has the program, and the manifest for krew.
 func plugin(repository, dist, version string, at time.Time) error {
-	license, err := os.ReadFile(filepath.Join(repository, "LICENSE"))
-	if err != nil {
-		return err
+	var texts []file
+	for _, path := range []string{filepath.Join(repository, "LICENSE"), filepath.Join(repository, "NOTICE"),
+		filepath.Join(dist, "LICENSES.txt")} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		texts = append(texts, file{name: filepath.Base(path), mode: 0o644, content: content})
 	}
 	programs, err := filepath.Glob(filepath.Join(dist, "kubectl-signalbox-*"))
 	if err != nil {
@@ -68,7 +73,7 @@ func plugin(repository, dist, version string, at time.Time) error {
 		if strings.HasSuffix(name, ".json") {
 			continue // a bill of materials
 		}
-		p, err := m.add(path, version, at, license)
+		p, err := m.add(path, version, at, texts)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -82,7 +87,7 @@ func plugin(repository, dist, version string, at time.Time) error {
 }
 
 // add packs the program of one platform, kubectl-signalbox-OS-ARCHITECTURE with .exe on Windows.
-func (m *manifest) add(path, version string, at time.Time, license []byte) (platform, error) {
+func (m *manifest) add(path, version string, at time.Time, texts []file) (platform, error) {
 	program, err := os.ReadFile(path)
 	if err != nil {
 		return platform{}, err
@@ -93,8 +98,7 @@ func (m *manifest) add(path, version string, at time.Time, license []byte) (plat
 		return platform{}, fmt.Errorf("want a name that ends in -OS-ARCHITECTURE")
 	}
 	bin := "kubectl-signalbox" + strings.TrimPrefix(path, bare)
-	err = pack(bare+".tar.gz", at, file{name: bin, mode: 0o755, content: program},
-		file{name: "LICENSE", mode: 0o644, content: license})
+	err = pack(bare+".tar.gz", at, append([]file{{name: bin, mode: 0o755, content: program}}, texts...)...)
 	if err != nil {
 		return platform{}, err
 	}

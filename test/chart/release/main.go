@@ -46,7 +46,7 @@ func run(repository, dist, version, commit, date string) error {
 	}
 	var programs []string
 	for _, e := range entries {
-		if e.Name() != "notes.md" {
+		if extension := filepath.Ext(e.Name()); extension != ".md" && extension != ".txt" {
 			programs = append(programs, filepath.Join(dist, e.Name()))
 		}
 	}
